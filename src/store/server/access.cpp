@@ -9,7 +9,7 @@
 namespace pl::store_server {
 namespace {
 
-// Takes the part up to `separator` off the front.
+// Removes the part before `separator` from the front of `rest` and returns it.
 std::string_view take(std::string_view& rest, char separator) {
   const auto found = rest.find(separator);
   const auto out = rest.substr(0, found);
@@ -22,7 +22,7 @@ bool contains(const std::vector<std::string>& list, const std::string& principal
          std::find(list.begin(), list.end(), "*") != list.end();
 }
 
-// Splits at the last '=', because certificate names are URIs and may hold one.
+// Splits at the last '=', because certificate names are URIs and may contain one.
 std::pair<std::string_view, std::string_view> split(std::string_view entry) {
   const auto found = entry.rfind('=');
   if (found == std::string_view::npos) return {entry, {}};
@@ -36,7 +36,7 @@ bool is_principal(std::string_view text) {
 }
 
 status check_access_list(std::string_view list) {
-  // Answers carry the list beside other fields.
+  // Answers carry the list together with other fields.
   constexpr std::size_t kMaxListBytes = 8192;
   if (list.size() > kMaxListBytes)
     return failure{EINVAL, format("an access list of %zu bytes: at most %zu", list.size(), kMaxListBytes)};

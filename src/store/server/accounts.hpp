@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server resources that each principal uses over all of its connections: a limit per connection does not bind a client
-// that opens a thousand of them. Thread-safe.
+// The server resources that each principal uses over all of its connections. A limit per connection would not bind a
+// client that opens a thousand of them. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -15,9 +15,9 @@ namespace pl::store_server {
 
 struct account {
   std::atomic<std::uint64_t> connections{0};
-  std::atomic<std::uint64_t> buffer_bytes{0};                      // frames that are begun, answers that are not taken
-  std::atomic<std::uint64_t> memory_bytes{0};                      // of the memory tier: grants, puts under way, pins
-  std::atomic<std::uint64_t> device_bytes{0}, device_memories{0};  // that it has handed over
+  std::atomic<std::uint64_t> buffer_bytes{0};                      // frames begun and answers not taken yet
+  std::atomic<std::uint64_t> memory_bytes{0};                      // of the memory tier: grants, puts in progress, pins
+  std::atomic<std::uint64_t> device_bytes{0}, device_memories{0};  // handed over by the principal
   std::atomic<std::uint64_t> watches{0}, watch_bytes{0};           // changes that it has not taken yet
 };
 using account_ref = std::shared_ptr<account>;
@@ -44,7 +44,8 @@ class account_share {
     (*account_.*counter_).fetch_add(now - mine_, std::memory_order_relaxed);
     mine_ = now;
   }
-  // On any thread: what is counted until the share has it, and is returned then. Answers all(), with it.
+  // May be called on any thread. Counts bytes ahead of the share: the share adds them later and then returns them.
+  // Returns all(), with these bytes.
   std::uint64_t add_beside(std::uint64_t bytes) const noexcept {
     return account_ == nullptr ? 0 : (*account_.*counter_).fetch_add(bytes, std::memory_order_relaxed) + bytes;
   }
@@ -52,7 +53,7 @@ class account_share {
     if (account_ != nullptr) (*account_.*counter_).fetch_sub(bytes, std::memory_order_relaxed);
   }
   std::uint64_t mine() const noexcept { return mine_; }
-  // Of all the principal's connections.
+  // The total of all connections of the principal.
   std::uint64_t all() const noexcept {
     return account_ == nullptr ? 0 : (*account_.*counter_).load(std::memory_order_relaxed);
   }

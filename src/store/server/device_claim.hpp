@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What transfers between the arena and device memory of a client share, whether of one value or of many.
+// What transfers between the arena and a client's device memory share, for one value or many.
 #pragma once
 
 #include <algorithm>
@@ -15,15 +15,16 @@
 
 namespace pl::store_server {
 
-// Up to here the engine sums, as for clients that copy themselves.
+// The engine computes checksums up to this size, as for clients that copy the bytes themselves.
 inline constexpr std::uint64_t kUnsummedBytes = 256 << 10;
-// From so many threads that sum on, they take short values and the engine's part of batches, too: fewer have enough to sum.
+// With this many threads or more, the checksum threads also take short values and the engine's part of batches; fewer
+// threads are busy with checksums.
 inline constexpr std::size_t kSeveralThreads = 4;
 
-// Pages there go back to the system while the store runs, so they cannot stay pinned for a GPU.
+// The system may take back pages there while the store runs, so they cannot stay pinned for a GPU.
 inline const failure kApart{ENOTSUP, "the value does not lie in memory that is shared, which alone is pinned for GPUs"};
 
-// Walks the pieces of the arena that a value lies in.
+// Walks the pieces of the arena where a value lies.
 class segment_walk {
  public:
   segment_walk(std::span<const store::segment> segments, std::uint64_t skip) : segments_(segments) { pass(skip); }
@@ -50,14 +51,14 @@ class segment_walk {
   std::uint64_t done_ = 0;
 };
 
-// The client's memory in the server's hands: from the time its word is claimed until it says "ended", at the latest with
-// this object. Of the connection's thread.
+// The client's memory while the server uses it: from claiming the client's word until the word says "ended", which the
+// destructor ensures. Used by the connection's thread.
 struct device_claim {
   device_claim() = default;
   device_claim(const device_claim&) = delete;
   device_claim& operator=(const device_claim&) = delete;
   ~device_claim() { end_memory(); }
-  // False: the client has taken its memory back.
+  // Returns false if the client has taken its memory back.
   bool claim() {
     has_claimed = imports->slots().claim(part.slot, part.ticket);
     return has_claimed;

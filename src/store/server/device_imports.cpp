@@ -49,7 +49,7 @@ void device_imports::close() {
   closed_ = true;
   std::error_code ignored;
   link_.cancel(ignored);
-  // The client cannot send any more. It sees the link's end later, when no transfer is under way.
+  // The client can no longer send. It sees the end of the link later, when no transfer is in progress.
   (void)shutdown(link_.native_handle(), SHUT_RD);
   memories_.clear();
   coming_bytes_ = 0;
@@ -70,14 +70,14 @@ void device_imports::await_message() {
   });
 }
 
-// One message; its size says what it is.
+// Reads one message; its size determines its type.
 void device_imports::take_message() {
   char first = 0;
   const ssize_t bytes = recv(link_.native_handle(), &first, sizeof first, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
   if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return await_message();
   if (bytes == sizeof(store_protocol::device_release)) return take_release();
   auto offered = dma::receive_region(link_.native_handle(), 0);
-  if (!offered) return close();  // the client has gone, or sends what is no region
+  if (!offered) return close();  // the client has left, or sent something that is no region
   import(*std::move(offered));
 }
 
@@ -93,7 +93,7 @@ void device_imports::take_release() {
 void device_imports::import(dma::shared_region offered) {
   const auto most = around_.most;
   if (offered.size_bytes <= most.bytes) {
-    // It counts from now on: the principal's other connections hand over memory meanwhile.
+    // Counts from now on, because other connections of the principal may hand over memory meanwhile.
     coming_bytes_ = offered.size_bytes;
     count();
   }
@@ -123,7 +123,8 @@ void device_imports::imported(result<std::shared_ptr<device_memory>> made) {
     memories_[number] = *std::move(made);
   }
   count();
-  if (!reply(made ? status() : status(made.error()), number)) return close();  // it asks and takes no answers
+  // It sends requests and does not read answers
+  if (!reply(made ? status() : status(made.error()), number)) return close();
   await_message();
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory that the client of one connection has handed over: the server's end of its device link (device_link.hpp).
-// Only this connection's requests can name the memory, and it counts for the connection's principal.
+// Device memory that the client of one connection has handed over: the server's end of its device link
+// (device_link.hpp). Only this connection's requests can name the memory, and it counts for the connection's principal.
 //
-// Used by the connection's thread; importing takes place on a thread that may block. Transfers under way hold the object, so
-// that the client sees the link's end only after them.
+// Used by the connection's thread; importing runs on a thread that may block. Transfers in progress hold the object, so
+// the client sees the end of the link only after them.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -23,7 +23,7 @@ namespace pl::store_server {
 class device_imports : public std::enable_shared_from_this<device_imports> {
  public:
   struct limits {
-    std::uint64_t bytes = 0, objects = 0;  // of the principal
+    std::uint64_t bytes = 0, objects = 0;  // limits of the principal
   };
   struct environment {
     asio::io_context& home;
@@ -32,15 +32,15 @@ class device_imports : public std::enable_shared_from_this<device_imports> {
     std::string principal;
     limits most;
   };
-  // ENOMEM, EMFILE.
+  // ENOMEM or EMFILE on failure.
   static result<std::shared_ptr<device_imports>> open(const environment& around, account_share bytes, account_share objects);
 
-  // The client's end, for an answer; it stays this object's.
+  // The client's end, to be sent with an answer; this object owns it.
   int client_end() const noexcept { return client_end_.get(); }
-  // Takes no more. What transfers use stays until they end.
+  // Accepts no more memory. Memory that transfers use stays until they end.
   void close();
 
-  // Null: no such memory of this connection.
+  // Returns null if the connection has no such memory.
   std::shared_ptr<device_memory> find(std::uint32_t number) const;
   const store_protocol::device_slots& slots() const noexcept { return slots_; }
 
@@ -62,7 +62,7 @@ class device_imports : public std::enable_shared_from_this<device_imports> {
   asio::posix::stream_descriptor link_;
   account_share bytes_, objects_;
   bool closed_ = false;
-  std::uint64_t coming_bytes_ = 0;  // of memory that is being imported; 0: none is
+  std::uint64_t coming_bytes_ = 0;  // of memory that is being imported; 0 if none is
   std::map<std::uint32_t, std::shared_ptr<device_memory>> memories_;
 };
 

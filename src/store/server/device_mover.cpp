@@ -17,15 +17,16 @@
 namespace pl::store_server {
 namespace {
 
-constexpr std::uint64_t kListMemoryBytes = std::uint64_t{8} << 20;  // 340 000 blocks under way
+constexpr std::uint64_t kListMemoryBytes = std::uint64_t{8} << 20;  // 340 000 blocks in flight
 constexpr std::size_t kShortBlocks = 64;
 constexpr std::uint64_t kShortBytes = std::uint64_t{256} << 10;
 constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 30;
-constexpr std::uint64_t kRingAgainNs = 20'000;  // one doorbell of 50 000 is missed (docs/results/dma)
+constexpr std::uint64_t kRingAgainNs = 20'000;  // one doorbell in 50 000 is missed (docs/results/dma)
 // The link carries 64 GiB, the longest value, in two seconds.
 constexpr std::uint64_t kMaxTransferNs = 10'000'000'000;
 
-// The resource manager's files: of this machine's GPUs, or the simulated one's, which is the only case for loading libcuda.
+// The resource manager's device files: those of this machine's GPUs, or the simulated one's. Only the latter requires
+// libcuda.
 result<device_io*> find_device_files() {
   const std::string wanted = env_read("PEERLANE_GPU").text;
   if (wanted != "sim" && access("/dev/nvidiactl", F_OK) == 0) return &default_device_io();
@@ -111,7 +112,7 @@ result<device_gpu::ticket> device_gpu::submit(way direction, std::span<const dma
   for (bool is_again = false;; is_again = true) {
     auto channel = channel_for(direction, !is_one_of_several && is_short(blocks));
     if (!channel) return channel.error();
-    // As the copy planner has them: the word of a single copy is settled, that of a list flushed (docs/results/dma).
+    // As in the copy planner: a single copy waits for its word, a list is flushed (docs/results/dma).
     auto number = blocks.size() == 1 ? (*channel)->copy(blocks[0].destination, blocks[0].source, blocks[0].size_bytes,
                                                         dma::ordering::none_settled)
                                      : (*channel)->copy_blocks(blocks, dma::ordering::none_flushed);
@@ -146,7 +147,7 @@ void device_queue::watch(std::function<bool()> check) {
 
 void device_queue::flush() {
   while (!gathered_.empty()) {
-    // What goes by the same channels as the first one.
+    // Takes the jobs that use the same channels as the first one.
     const auto gpu = gathered_.front().gpu;
     const auto direction = gathered_.front().direction;
     std::vector<job> list, rest;
@@ -174,7 +175,7 @@ void device_queue::submit(std::vector<job>& list) {
   under_way_.push_back(std::move(now));
 }
 
-// Nothing: it is under way.
+// Returns nothing while the transfer is in progress.
 std::optional<status> device_queue::outcome_of(submitted& one) {
   if (one.ticket.channel->is_done(one.ticket.number)) return status{};
   if (auto fault = one.ticket.channel->fault()) return status(*fault);
@@ -207,7 +208,7 @@ std::size_t device_queue::poll() {
     ++did;
   }
   for (std::size_t i = 0; i < watched_.size();) {
-    auto check = std::move(watched_[i]);  // it may watch for more
+    auto check = std::move(watched_[i]);  // the callback may add watches
     const bool is_over = check();
     if (!is_over) {
       watched_[i++] = std::move(check);

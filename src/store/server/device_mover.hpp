@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's own DMA channels: they move values between its arena and device memory that clients have handed over by
-// descriptor. The server never loads CUDA; on the simulated GPU it loads that.
+// The server's own DMA channels. They move values between its arena and device memory that clients have handed over as
+// descriptors. The server loads libcuda only for the simulated GPU.
 //
 //   device_memory    a client's memory, bound where the channels of its GPU reach it
-//   device_gpu       a GPU: channels, and the windows of the arena that are bound there
-//   device_queue     the transfers of one thread: gathered, submitted as lists, and looked after by its ring_poller
+//   device_gpu       a GPU: its channels, and the windows of the arena that are bound there
+//   device_queue     the transfers of one thread: collected, submitted as lists, and polled by the thread's ring_poller
 //
-// Threads: device_mover and device_gpu any; a queue is its thread's.
+// Threads: device_mover and device_gpu are thread-safe; a queue belongs to its thread.
 #pragma once
 
 #include <array>
@@ -36,11 +36,11 @@ class device_gpu {
 
   dma::address_space& addresses() noexcept { return *source_.addresses; }
 
-  // The arena is pinned for the GPU window by window, 4 ms each, when a value there is first moved.
+  // The arena is pinned for the GPU in windows, each when a value in it is first moved; that takes 4 ms.
   bool is_bound(std::uint64_t offset, std::uint64_t bytes) const noexcept;
-  // EFAULT, ENOMEM: it cannot be pinned. Takes some milliseconds.
+  // Takes several milliseconds. EFAULT or ENOMEM if the memory cannot be pinned.
   status bind(std::uint64_t offset, std::uint64_t bytes);
-  // Adds the blocks of a copy between arena and device memory. Precondition: is_bound.
+  // Adds the blocks of a copy between arena and device memory. Precondition: is_bound().
   void add_blocks(way direction, std::uint64_t offset, std::uint64_t device_address, std::uint64_t bytes,
                   std::vector<dma::block>& out) const;
 
@@ -48,9 +48,9 @@ class device_gpu {
     std::shared_ptr<dma::channel> channel;
     dma::sequence number = 0;
   };
-  // The blocks of one list do not overlap. `is_one_of_several`: it arrives after the lists before that said so, too.
+  // The blocks of one list must not overlap. `is_one_of_several`: the list arrives after earlier lists that had it set.
   result<ticket> submit(way direction, std::span<const dma::block> blocks, bool is_one_of_several);
-  // Stops the channel: nothing of it touches memory afterwards. The next submit opens another.
+  // Stops the channel: it touches no memory afterwards. The next submit() opens another one.
   void drop(const std::shared_ptr<dma::channel>& broken) noexcept;
 
  private:
@@ -60,13 +60,13 @@ class device_gpu {
 
   copy::channel_source source_;
   const std::span<std::byte> arena_;
-  std::vector<std::atomic<std::uint64_t>> windows_;  // addresses of the arena's windows; 0: not bound
+  std::vector<std::atomic<std::uint64_t>> windows_;  // GPU addresses of the arena's windows; 0: not bound
   std::mutex mutex_;
   std::vector<dma::region> bound_;
   std::array<std::shared_ptr<dma::channel>, 4> channels_;
 };
 
-// Memory that a client has handed over. It ends with the last transfer that uses it.
+// Memory that a client has handed over. It is released with the last transfer that uses it.
 struct device_memory {
   std::shared_ptr<device_gpu> gpu;
   dma::region bound;
@@ -80,16 +80,16 @@ class device_queue final : public ring_poller::member {
     std::shared_ptr<device_gpu> gpu;
     device_gpu::way direction = device_gpu::way::to_store;
     std::vector<dma::block> blocks;
-    std::function<void(const status&)> ended;  // on this thread; afterwards the memory is not touched any more
-    bool is_one_of_several = false;            // of a value (device_gpu::submit)
+    std::function<void(const status&)> ended;  // called on this thread; the transfer no longer touches the memory
+    bool is_one_of_several = false;            // as in device_gpu::submit
   };
-  // Gathers; what has gathered becomes one list for each GPU and direction.
+  // Collects a job. Collected jobs become one list for each GPU and direction.
   void add(job one);
   void flush();
-  // Calls `check` at every poll until it answers true.
+  // Calls `check` at every poll until it returns true.
   void watch(std::function<bool()> check);
 
-  // Ends the channels of what is under way, and calls nobody. After the thread.
+  // Stops the channels of transfers in progress without calling anybody. Call after the thread has ended.
   void stop() noexcept;
 
   std::size_t poll() override;
@@ -100,7 +100,7 @@ class device_queue final : public ring_poller::member {
   struct submitted {
     std::shared_ptr<device_gpu> gpu;
     device_gpu::ticket ticket;
-    std::uint64_t began_ns = 0, ring_ns = 0;  // ring_ns: when the doorbell is rung again
+    std::uint64_t began_ns = 0, ring_ns = 0;  // ring_ns: when to ring the doorbell again
     std::vector<std::function<void(const status&)>> ended;
   };
   bool is_idle() const noexcept { return gathered_.empty() && under_way_.empty() && watched_.empty(); }
@@ -117,14 +117,14 @@ class device_queue final : public ring_poller::member {
 
 class device_mover {
  public:
-  // `arena` outlives the object.
+  // `arena` must outlive the object.
   explicit device_mover(std::span<std::byte> arena) : arena_(arena) {}
   device_mover(const device_mover&) = delete;
   device_mover& operator=(const device_mover&) = delete;
 
-  // Whether this machine may have channels: no GPU's device files, no service.
+  // Whether this machine can have channels; the failure says what is missing (a GPU's device files, the service).
   static status probe();
-  // Takes some 10 ms for the first memory of a GPU. EINVAL: no memory of a GPU; ENODEV, ENOTSUP: no channels there.
+  // Takes about 10 ms for the first memory of a GPU. EINVAL: not memory of a GPU. ENODEV, ENOTSUP: no channels there.
   result<std::shared_ptr<device_memory>> import(const dma::shared_region& shared);
 
  private:

@@ -85,8 +85,8 @@ void event_log::write_line(level severity, const char* event, std::initializer_l
                             kLevels[static_cast<int>(severity)], event);
   for (const auto& [name, value] : fields) line += format(",\"%s\":", name) + json_quoted(value);
   line += "}\n";
-  // One write call per line: O_APPEND keeps lines of several processes apart. A log that cannot be written does not stop
-  // the store.
+  // One write call per line: O_APPEND keeps the lines of several processes apart. A failure to write the log does not
+  // stop the store.
   if (::write(fd_, line.data(), line.size()) < 0) return;
 }
 

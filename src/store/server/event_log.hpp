@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's log: one JSON object a line, {"time":..., "level":..., "event":..., fields}. For programs as for people.
+// The server's log, for programs and people: one JSON object per line, {"time":..., "level":..., "event":..., fields}.
 #pragma once
 
 #include <initializer_list>
@@ -12,13 +12,13 @@
 
 namespace pl::store_server {
 
-// Thread-safe. Lines are written whole. Clients can cause as many warnings as they like, so of these only so many are
-// written in a second, and how many were not is said in the next.
+// Thread-safe. Lines are written whole. Clients can cause any number of warnings, so their rate is limited; the next
+// second's log says how many were dropped.
 class event_log {
  public:
-  static constexpr unsigned kMaxWarnings = 200;  // in a second
+  static constexpr unsigned kMaxWarnings = 200;  // per second
   enum class level { debug, info, warn, error };
-  // Empty path: standard error.
+  // An empty path means standard error.
   static result<event_log> open(const std::string& path, level lowest);
   event_log(event_log&& other) noexcept;
   event_log(const event_log&) = delete;
@@ -26,8 +26,8 @@ class event_log {
 
   using field = std::pair<const char*, std::string>;
   void write(level severity, const char* event, std::initializer_list<field> fields);
-  // Goes on in the file that has the path now, for who moves the log aside; a line is in the one or the other. An error
-  // leaves the file that is open. Standard error: nothing.
+  // Continues in the file that now has the path, for log rotation; no line is lost or split. On an error the open file
+  // stays in use. Does nothing for standard error.
   status reopen();
 
  private:
@@ -35,15 +35,15 @@ class event_log {
   static result<int> open_file(const std::string& path);
   bool may_warn(std::uint64_t& suppressed);
   void write_line(level severity, const char* event, std::initializer_list<field> fields);
-  int fd_;            // its number stays when the file is another one
-  std::string path_;  // empty: the file is not ours
+  int fd_;            // the number stays the same when another file is opened
+  std::string path_;  // empty: we do not own the file
   level lowest_;
-  std::mutex lock_;  // of what follows
+  std::mutex lock_;  // guards what follows
   std::uint64_t second_ = 0, suppressed_ = 0;
-  unsigned warnings_ = 0;  // in this second
+  unsigned warnings_ = 0;  // in the current second
 };
 
-// `text` as a JSON string, quotes included. Bytes that are not UTF-8 become \u00xx.
+// `text` as a JSON string, with quotes. Bytes that are not UTF-8 become \u00xx.
 std::string json_quoted(std::string_view text);
 
 }  // namespace pl::store_server

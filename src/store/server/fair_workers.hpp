@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads for calls that wait for a disk, shared fairly: principals take turns, and the connections of a principal take
-// turns among themselves, so that whoever asks for a million things waits for them alone. One thread takes no search, which
-// may last seconds: pools are made and opened beside any number of them.
+// The threads for calls that wait for a disk. They are shared fairly: principals take turns, and the connections of a
+// principal take turns among themselves, so a client that asks for a million things delays only itself. One thread
+// takes no searches, which may last seconds, so that pools can be created and opened beside any number of them.
 //
-// Threads: any may post. Tasks of one connection and kind begin in the order in which they were posted.
+// Any thread may post. Tasks of one connection and kind start in the order in which they were posted.
 #pragma once
 
 #include <condition_variable>
@@ -21,7 +21,7 @@
 
 namespace pl::store_server {
 
-// Items of several owners: owners with items take turns.
+// A queue per owner; owners with items take turns.
 template <class Owner, class Items>
 class turns {
  public:
@@ -31,7 +31,7 @@ class turns {
     if (is_new) order_.push_back(owner);
     return found->second;
   }
-  // Calls `take` with the items of whoever's turn it is. Precondition: not empty().
+  // Calls `take` with the items of the owner whose turn it is. Precondition: not empty().
   template <class Take>
   auto next(const Take& take) {
     const Owner owner = std::move(order_.front());
@@ -53,7 +53,7 @@ class fair_workers {
   using task = std::function<void()>;
   enum class kind { brief, search };
 
-  // One thread at least takes searches, and one none. Throws where a thread cannot be made (ulimit -v).
+  // At least one thread takes searches, and one does not. Throws if a thread cannot be created (ulimit -v).
   explicit fair_workers(unsigned searching) {
     try {
       for (unsigned i = 0; i <= searching; ++i) threads_.push_back(start_thread([this, i] { run(i != 0); }));
@@ -66,7 +66,7 @@ class fair_workers {
   fair_workers(const fair_workers&) = delete;
   fair_workers& operator=(const fair_workers&) = delete;
 
-  // `connection` is a name only. Not after join().
+  // `connection` only identifies; it is not dereferenced. Must not be called after join().
   void post(kind of_task, const std::string& principal, const void* connection, task work) {
     {
       const std::lock_guard hold(lock_);
@@ -74,7 +74,7 @@ class fair_workers {
     }
     of_task == kind::brief ? wake_.notify_one() : wake_.notify_all();
   }
-  // Returns when all that was posted is done.
+  // Returns when all posted tasks are done.
   void join() {
     {
       const std::lock_guard hold(lock_);
@@ -106,7 +106,7 @@ class fair_workers {
       task next = take(has_brief ? brief_ : searches_);
       hold.unlock();
       next();
-      next = nullptr;  // what it holds goes without the lock
+      next = nullptr;  // destroys what the task holds without the lock
       hold.lock();
     }
   }

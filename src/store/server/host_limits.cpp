@@ -18,9 +18,10 @@
 namespace pl::store_server {
 namespace {
 
-// Part of the process's descriptors for the engine's files, rings and watched processes; connections get the rest.
+// Part of the process's descriptors that is reserved for the engine's files, rings and watched processes. Connections
+// get the rest.
 constexpr rlim_t kReservePart = 4, kMaxReserve = 640;
-constexpr int kMaxHeaps = 2;  // of the allocator, where address space is limited
+constexpr int kMaxHeaps = 2;  // heaps of the allocator, if address space is limited
 
 }  // namespace
 
@@ -55,7 +56,7 @@ status check_address_space(const server_config& config) {
   return {};
 }
 
-// Makes the folder the store's own, with a mode that keeps other users out. A folder of another user is refused.
+// Makes the folder the store's own, with a mode that keeps other users out. Refuses a folder of another user.
 status check_data_folder(const std::string& path) {
   struct stat about {};
   if (stat(path.c_str(), &about) != 0) {
@@ -66,7 +67,7 @@ status check_data_folder(const std::string& path) {
   if (auto whole = store::need_finished(path); !whole) return whole;
   std::error_code error;
   if (std::filesystem::exists(path + "/index/CURRENT", error)) return {};
-  bool is_empty = true;  // or holds the rest of an unfinished first start
+  bool is_empty = true;  // empty, or with leftovers of an unfinished first start
   for (const auto& one : std::filesystem::directory_iterator(path, error)) {
     const std::string name = one.path().filename();
     is_empty =

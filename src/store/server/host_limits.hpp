@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The system's limits for a server, checked before it starts.
+// Checks the system's limits before a server starts.
 #pragma once
 
 #include "base/status.hpp"
@@ -7,14 +7,14 @@
 
 namespace pl::store_server {
 
-// As many descriptors as the system lets us have. The number that a connection's must stay below: the rest is for the
-// engine.
+// Raises the limit as far as the system allows. Connections must use descriptors below the returned number; the rest is
+// for the engine.
 int raise_descriptor_limit();
-// ENOMEM: there is not enough address space (ulimit -v) for the threads and the memory tier.
+// ENOMEM if the address space (ulimit -v) is too small for the threads and the memory tier.
 status check_address_space(const server_config& config);
-// ENOTEMPTY, EPERM, ENOTDIR: the folder is somebody else's.
+// ENOTEMPTY, EPERM or ENOTDIR if the folder belongs to somebody else.
 status check_data_folder(const std::string& path);
-// What `serve` would refuse of the files that the settings name: the data folder, and those of TLS.
+// Checks the files that the settings name (the data folder and the TLS files) as `serve` does.
 status check_files(const server_config& config);
 
 }  // namespace pl::store_server

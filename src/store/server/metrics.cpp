@@ -95,8 +95,8 @@ constexpr labelled_family<store::owner_info> kPrincipalFamilies[] = {
     {"refused_total", "counter", "Puts beyond its quota.", [](const store::owner_info& one) { return one.refused; }},
 };
 
-// Families of the pools or principals that have something to tell. Thousands of them do not fit a frame: the list ends
-// before.
+// Metric families of the pools or principals that have values. Thousands of them do not fit into a frame, so the list
+// may end early.
 template <class Subject, std::size_t kCount>
 void labelled_text(std::string& out, const labelled_family<Subject> (&families)[kCount], const char* label,
                    const std::vector<Subject>& subjects) {

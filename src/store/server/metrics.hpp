@@ -14,24 +14,26 @@
 
 namespace pl::store_server {
 
-// A label's value, escaped as Prometheus wants it. Other bytes than printable UTF-8 are written \xNN: names stay apart.
+// A label's value, escaped for Prometheus. Bytes that are not printable UTF-8 become \xNN, so different names stay
+// different.
 std::string metric_label(std::string_view text);
 
 class metrics {
  public:
-  // An operation ended: how long it took here, with which errno.
+  // Counts an operation that ended: its duration on this server, and its errno.
   void operation(store_protocol::opcode op, int status, std::uint64_t ns) noexcept;
-  // Bytes of values that took this path.
+  // Counts bytes of values that took this path.
   void bytes(store_protocol::path way, bool into_store, std::uint64_t count) noexcept;
 
   std::atomic<std::int64_t> connections{0}, ungreeted{0};
   std::atomic<std::uint64_t> accepted{0}, refused{0}, protocol_errors{0}, stalled{0}, idle{0}, waits_for_room{0}, rings{0};
-  std::atomic<std::uint64_t> ucx_refused{0};      // UCX messages that named no transfer of a session
-  std::atomic<std::uint64_t> device_failures{0};  // transfers by the server's DMA channels that went another way then
-  std::string device_refusal;                     // set before anything is served: why there are no such channels
+  std::atomic<std::uint64_t> ucx_refused{0};  // UCX messages that named no transfer of a session
+  // Transfers by the server's DMA channels that failed and took another path
+  std::atomic<std::uint64_t> device_failures{0};
+  std::string device_refusal;  // why there are no DMA channels; set before anything is served
   std::atomic<std::int64_t> watches{0};
-  std::atomic<std::uint64_t> watch_events{0}, watch_lost{0};  // changes told, changes that found no room
-  std::atomic<std::int64_t> orphans{0};  // sessions of vanished connections whose process may still touch the arena
+  std::atomic<std::uint64_t> watch_events{0}, watch_lost{0};  // changes delivered, and changes lost for lack of room
+  std::atomic<std::int64_t> orphans{0};  // sessions of lost connections whose process may still access the arena
 
   // Prometheus' text format, version 0.0.4.
   std::string text(const store::engine_stats& engine, const std::vector<store::pool_info>& pools = {},
@@ -40,7 +42,7 @@ class metrics {
  private:
   static constexpr std::size_t kOps = static_cast<std::size_t>(store_protocol::opcode::last) + 1;
   static constexpr std::size_t kPaths = static_cast<std::size_t>(store_protocol::path::last) + 1;
-  static constexpr std::size_t kBuckets = 25;  // up to 1 us, 2 us, 4 us, ... 16 s, more
+  static constexpr std::size_t kBuckets = 25;  // buckets up to 1 us, 2 us, 4 us, ... 16 s, and above
   struct per_operation {
     std::array<std::atomic<std::uint64_t>, kBuckets> buckets{};
     std::atomic<std::uint64_t> count{0}, failed{0}, total_ns{0};

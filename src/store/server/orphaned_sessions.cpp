@@ -60,7 +60,7 @@ void orphaned_sessions::await_end(long pid, asio::posix::stream_descriptor& proc
   });
 }
 
-// The lock is held.
+// Precondition: the lock is held.
 void orphaned_sessions::retry_later() {
   if (closing_ || std::exchange(retrying_, true)) return;
   retry_->expires_after(kRetryPause);
@@ -106,7 +106,7 @@ void orphaned_sessions::take_back(store::session_id id, long pid) {
       if (process->second.sessions.empty()) processes_.erase(process);
     }
     if (gone.empty()) {
-      // Ids grow, so the oldest of too many belongs to a connection that closed long ago or never opened.
+      // Ids grow, so if there are too many, the oldest belongs to a connection that closed long ago or never opened.
       early_[id] = pid;
       if (early_.size() > kMaxEarly) early_.erase(early_.begin());
     }

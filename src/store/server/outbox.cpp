@@ -45,7 +45,7 @@ void outbox::add_data_frame(std::vector<asio::const_buffer>& buffers) {
   std::uint64_t left = std::min<std::uint64_t>(value.left_bytes, store_protocol::kDataBodyBytes);
   frame.body_bytes = static_cast<std::uint32_t>(left);
   frame.flags = store_protocol::flag::reply;
-  buffers.emplace_back();  // the head, when its checksum is known
+  buffers.emplace_back();  // placeholder for the head, filled in when its checksum is known
   const std::size_t head_at = buffers.size() - 1;
   while (left > 0) {
     auto& piece = value.pieces.front();
@@ -60,7 +60,7 @@ void outbox::add_data_frame(std::vector<asio::const_buffer>& buffers) {
   value.frame.offset += frame.body_bytes;
   if (value.left_bytes > 0 || value.more_follow) frame.flags |= store_protocol::flag::more;
   data_head_.clear();
-  (void)store_protocol::encode_raw(frame, {}, {}, data_head_);  // fails for long keys only
+  (void)store_protocol::encode_raw(frame, {}, {}, data_head_);  // fails only for long keys
   buffers[head_at] = asio::buffer(data_head_);
   if (value.left_bytes > 0) downloads_.push_back(std::move(value));
   else last_frame_of_ = std::move(value.finished);

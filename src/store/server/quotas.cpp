@@ -34,7 +34,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// Takes words off the end, because a principal's name may hold spaces.
+// Takes words off the end, because a principal's name may contain spaces.
 std::optional<store::owner_quota> parse_quota(std::string_view line) {
   store::owner_quota out;
   for (line = trim(line);;) {

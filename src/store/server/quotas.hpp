@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each principal may hold in the store (docs/store-operate.md). The engine counts and refuses (engine/owners.hpp); here
-// is which principal a session puts for, and the settings as people write them.
+// What each principal may hold in the store (docs/store-operate.md). The engine counts and refuses (engine/owners.hpp);
+// this file determines the principal for which a session puts, and parses the settings.
 #pragma once
 
 #include <atomic>
@@ -12,27 +12,27 @@
 
 namespace pl::store_server {
 
-// "uid:1000 bytes=10G keys=1M": bytes in powers of 1024, keys in powers of 1000; what is not said is not limited.
-// "cluster-bytes=", "cluster-keys=": of what it holds on all servers of the cluster. "*": every principal without a line of
-// its own. EINVAL names the line.
+// Parses lines such as "uid:1000 bytes=10G keys=1M": bytes in powers of 1024, keys in powers of 1000; omitted limits do
+// not apply. "cluster-bytes=" and "cluster-keys=" limit what the principal holds on all servers of the cluster. "*" is
+// every principal without a line of its own. EINVAL names the line.
 result<std::vector<store::owner_quota>> parse_quotas(const std::vector<std::string>& lines);
 
-// The quotas of a config file, all of which must be right.
+// The quotas of a config file, all of which must be valid.
 result<std::vector<store::owner_quota>> read_quotas(const std::string& config_file);
 
-// Of one server. Thread-safe.
+// The quotas of one server. Thread-safe.
 class quotas {
  public:
-  // Counts for whom values are put if there are quotas, or if the store has counted before: from then on its folder is not
-  // for earlier releases (docs/store-engine.md).
+  // Counts values by principal if there are quotas, or if the store has done so before: earlier releases cannot open
+  // such a folder (docs/store-engine.md).
   quotas(store::engine& counts, std::vector<store::owner_quota> first);
-  // In place of those so far, for puts from now on.
+  // Replaces all quotas, for puts from now on.
   void set(const std::vector<store::owner_quota>& next);
-  // 0: nobody's figures are kept.
+  // 0 if no principals are counted.
   store::owner_id owner_of(std::string_view principal) const {
     return is_counting_.load(std::memory_order_relaxed) ? engine_.need_owner(principal) : 0;
   }
-  // Of the named principal; of all if it is empty.
+  // Usage of the named principal, or of all if the name is empty.
   std::vector<store::owner_info> list(std::string_view principal = {}) const;
 
  private:

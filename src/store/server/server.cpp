@@ -37,11 +37,11 @@ namespace {
 
 using asio::ip::tcp;
 
-constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after EMFILE and the like
-constexpr std::uint64_t kTellAgainNs = 60'000'000'000;         // what stays so fills no log
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after errors such as EMFILE
+constexpr std::uint64_t kTellAgainNs = 60'000'000'000;         // so that a lasting condition does not fill the log
 constexpr unsigned kSearchingThreads = 2;
 constexpr int kMaxScrapes = 16;
-// The connections of one thread.
+// One thread and its connections.
 struct event_loop {
   ring_poller rings;  // outlives the connections, which handlers of the context may own
   asio::io_context context{1};
@@ -49,7 +49,7 @@ struct event_loop {
   std::thread thread;
   device_queue transfers{rings};
 
-  // Polls for a while before it sleeps, because waking up costs more than a small request.
+  // Polls for a while before it sleeps, because a wakeup costs more than a small request.
   void serve(std::uint64_t spin_ns) {
     served_here = &context;
     if (spin_ns == 0) {
@@ -70,8 +70,8 @@ struct event_loop {
     }
   }
 
-  // Asking the event loop is a system call, so the rings are polled several times for each. 32 were no quicker, with 1, 16
-  // and 64 requests under way, and what the engine's threads have done waits in the loop.
+  // Asking the event loop is a system call, so the rings are polled several times for each. 32 times were no faster,
+  // with 1, 16 and 64 requests in flight, and results of the engine's threads wait in the loop meanwhile.
   bool poll_rings() {
     constexpr unsigned kPolls = 8;
     bool did = false;
@@ -86,7 +86,7 @@ struct event_loop {
 access_rules::lists lists_of(const server_config& config) {
   access_rules::lists out{config.admins, config.mappers, config.map_readers};
   const std::string mine = format("uid:%u", geteuid());
-  // Plain TCP is left out: every user of the host reaches it.
+  // Plain TCP is left out, because every user of the host can connect.
   if (out.admins.empty()) out.admins = {mine, "uid:0"};
   if (out.mappers.empty()) out.mappers = {mine, "uid:0"};
   return out;
@@ -104,7 +104,7 @@ std::string text_of(const tcp::endpoint& endpoint) {
                                     : format("%s:%u", host.c_str(), endpoint.port());
 }
 
-// Only the loopback interface, unless `anywhere`. Checked here, where the name is resolved.
+// Listens only on the loopback interface unless `anywhere`. Checked here because the name is resolved here.
 result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const std::string& endpoint, bool anywhere) {
   const auto parts = split_endpoint(endpoint);
   if (!parts) return parts.error();
@@ -128,7 +128,7 @@ result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const s
   return out;
 }
 
-// One scrape: any request gets the metrics. A client that sends or takes nothing is cut off.
+// One scrape: any request gets the metrics. A client that sends or reads nothing is disconnected.
 struct scrape : std::enable_shared_from_this<scrape> {
   scrape(tcp::socket peer, std::atomic<int>& count) : socket(std::move(peer)), all(count), timer(socket.get_executor()) {
     ++all;
@@ -178,7 +178,7 @@ struct server::state {
   std::unique_ptr<store_cluster::cluster_service> cluster;  // null: a single store
   fair_workers blocking;
   std::vector<std::unique_ptr<event_loop>> loops;
-  tls_context tls;  // of connections from now on
+  tls_context tls;  // for new connections
   accounts principals;
   std::unique_ptr<orphaned_sessions> orphans;
   std::unique_ptr<ucx_listener> stream_end;
@@ -190,16 +190,16 @@ struct server::state {
   std::unique_ptr<asio::signal_set> signals, reload_signal;
   std::unique_ptr<asio::steady_timer> drain_timer;
   std::atomic<int> scrapes{0};
-  std::atomic<std::uint64_t> accept_told_ns{0};  // when the log was last told
+  std::atomic<std::uint64_t> accept_told_ns{0};  // when the log last reported it
   std::atomic<bool> halted{false};               // no thread serves any more
   int descriptor_limit = 0;
-  std::optional<failure> failed;  // of a thread that serves
+  std::optional<failure> failed;  // failure of a serving thread
   std::string socket_path;
   std::uint64_t instance = 0;
   std::size_t next_loop = 0;
   std::mutex sessions_lock;
   std::map<session*, std::weak_ptr<session>> sessions;
-  bool stopping = false;  // of the first loop's thread
+  bool stopping = false;  // used by the first loop's thread only
   bool has_run = false;
 
   asio::io_context& home() { return loops.front()->context; }
@@ -213,7 +213,7 @@ struct server::state {
   void accept(Acceptor& acceptor);
   void add(asio::io_context& context, std::unique_ptr<transport> wire);
   void serve(std::size_t index, std::uint64_t spin_ns);
-  void give_up(const std::exception& reason);  // ends what serves
+  void give_up(const std::exception& reason);  // stops all serving
   bool has_descriptors(int newest);
   void serve_scrape(tcp::socket peer);
   void reload();
@@ -224,7 +224,7 @@ struct server::state {
   std::vector<std::shared_ptr<session>> live_sessions();
 };
 
-// Opens UCX for the sessions that can use it, or says why that failed: the store works without it.
+// Opens UCX for the sessions that can use it. Returns why that failed, or an empty text; the store works without UCX.
 std::string server::state::open_stream() {
   auto mode = store_client::ucx_mode_of(config.ucx).value_or(store_client::ucx_mode::off);
   if (mode == store_client::ucx_mode::automatic)
@@ -242,20 +242,20 @@ std::string server::state::open_stream() {
   return made.error().message;
 }
 
-// Channels are opened when the first memory comes: until then only the device files are looked for.
+// Only looks for the device files. Channels are opened when the first memory is handed over.
 std::string server::state::open_device() {
   if (!config.gpu_direct) return "the store's \"gpu_direct\" is off";
   if (config.spin_us == 0) return "the store's threads do not look for work (\"spin_us\": 0)";
   if (local == nullptr) return "the store has no unix socket";
   if (auto usable = device_mover::probe(); !usable) return usable.error().message;
   const auto& arena = engine->arena();
-  // A request must not be the first to find out, since its event loop would compute the checksums.
+  // If starting the threads failed only at the first request, its event loop would have to compute the checksums.
   if (auto ready = sums->prepare(); !ready) return ready.error().message;
   device = std::make_unique<device_mover>(std::span(arena.base, arena.size_bytes));
   return {};
 }
 
-// A full or read-only disk can still be read.
+// Opens the engine, read-only if the disk is full or not writable: its values can still be read.
 status server::state::open_engine() {
   const auto options = [this] {
     auto made = engine_options_of(config);
@@ -270,7 +270,7 @@ status server::state::open_engine() {
     const std::string reason = opened.error().message;
     config.read_only = true;
     auto again = store::engine::open(options());
-    if (!again) return opened.error();  // the error of writing says more
+    if (!again) return opened.error();  // the error of opening for writing says more
     log.write(event_log::level::warn, "read_only",
               {{"why", reason}, {"next", "make room, then start it again to take puts"}});
     opened = std::move(again);
@@ -296,8 +296,9 @@ status server::state::open() {
   if (!given) return given.error();
   limits = std::make_unique<quotas>(*engine, *std::move(given));
   std::random_device random;
-  instance = (std::uint64_t{random()} << 31 | random() >> 1) | 1;  // JSON readers elsewhere may know signed numbers only
-  // Before others can hear of this server they must be able to reach it.
+  // A positive 63-bit number, because some JSON readers only know signed ones
+  instance = (std::uint64_t{random()} << 31 | random() >> 1) | 1;
+  // Other servers must be able to reach this one before they hear of it.
   if (auto listening = open_listeners(); !listening) return listening;
   if (auto joined = join_cluster(); !joined) return joined;
   parts = std::make_unique<server_parts>(server_parts{*engine, cluster ? *cluster : *plain, *plain, config, access, counters,
@@ -392,7 +393,7 @@ void server::state::accept(Acceptor& acceptor) {
   const auto taken = std::make_shared<typename Acceptor::protocol_type::socket>(loop.context);
   acceptor.async_accept(*taken, [this, &acceptor, &loop, taken, is_scrape](std::error_code error) {
     if (error == asio::error::operation_aborted || stopping) return;
-    if (error) {  // out of descriptors: open connections go on
+    if (error) {  // out of descriptors; open connections continue
       const std::uint64_t now_ns = monotonic_ns(), told_ns = accept_told_ns.load();
       if (told_ns == 0 || now_ns - told_ns > kTellAgainNs) {
         accept_told_ns = now_ns;
@@ -417,7 +418,7 @@ void server::state::accept(Acceptor& acceptor) {
   });
 }
 
-// The kernel hands out the lowest free number, so one near the limit means that few are left.
+// The kernel hands out the lowest free number, so a number near the limit means that few are left.
 bool server::state::has_descriptors(int newest) {
   if (newest < descriptor_limit) return true;
   ++counters.refused;
@@ -436,7 +437,7 @@ void server::state::serve_scrape(tcp::socket peer) {
   });
 }
 
-// A file that cannot be read, or is wrong anywhere, leaves things as they are.
+// A file that is unreadable or invalid in any place changes nothing.
 void server::state::reload_quotas() {
   if (config.quotas_file.empty()) return;
   const auto next = read_quotas(config.quotas_file);
@@ -471,7 +472,7 @@ void server::state::add(asio::io_context& context, std::unique_ptr<transport> wi
   std::shared_ptr<session> made;
   {
     const std::lock_guard hold(sessions_lock);
-    // Connections that have not greeted may not take all slots.
+    // Connections that have not sent a greeting must not take all slots.
     const auto most_ungreeted = static_cast<std::int64_t>(std::max<std::uint64_t>(64, config.max_connections / 4));
     if (sessions.size() < config.max_connections && counters.ungreeted < most_ungreeted) {
       made = std::make_shared<session>(context, std::move(wire), *parts);
@@ -556,11 +557,11 @@ status server::run() {
     if (one->thread.joinable()) one->thread.join();
   all.halted = true;
   all.blocking.join();
-  for (auto& one : all.loops) one->transfers.stop();      // channels let go of the memory first
-  all.sums->end();                                        // what arrived whole is committed by its threads
-  for (const auto& one : all.parts->commits) one->end();  // or by these
-  all.stream_end.reset();                                 // and UCX
-  all.cluster.reset();                                    // others take over at once
+  for (auto& one : all.loops) one->transfers.stop();      // channels release the memory first
+  all.sums->end();                                        // its threads commit values that arrived whole
+  for (const auto& one : all.parts->commits) one->end();  // or these threads do
+  all.stream_end.reset();                                 // and so does UCX
+  all.cluster.reset();                                    // other servers take over at once
   if (all.local) all.local->remove();
   const auto closed = all.engine->close();
   all.log.write(closed ? event_log::level::info : event_log::level::error, "stopped",
@@ -568,7 +569,8 @@ status server::run() {
   return all.failed ? status(*all.failed) : closed;
 }
 
-// Out of memory in mid-request: acknowledged values are safe, and the store ends as on SIGTERM, but at once.
+// If memory runs out during a request, acknowledged values are safe, and the store stops as on SIGTERM, but without
+// draining.
 void server::state::serve(std::size_t index, std::uint64_t spin_ns) {
   try {
     loops[index]->serve(spin_ns);
@@ -611,7 +613,8 @@ server::~server() {
   state_->cluster.reset();
   state_->engine->close().ok();
   state_->orphans->clear();
-  // Handlers that never ran hold sessions, and sessions hold grants of the engine: they go before the engine.
+  // Handlers that never ran hold sessions, and sessions hold grants of the engine, so they are destroyed before the
+  // engine.
   for (auto& one : state_->loops) one->context.stop();
   state_->local.reset();
   state_->remote.reset();

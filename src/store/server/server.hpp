@@ -12,27 +12,27 @@ namespace pl::store_server {
 
 class server {
  public:
-  // Opens the engine and listens. EADDRINUSE, EACCES, EBUSY (another server has the directory), EINVAL, ...
+  // Opens the engine and listens. EADDRINUSE, EACCES, EBUSY (another server has the directory), EINVAL and others.
   static result<std::unique_ptr<server>> open(server_config config);
-  // Stops as stop() and waits.
+  // Stops as stop() does, and waits.
   ~server();
   server(const server&) = delete;
   server& operator=(const server&) = delete;
 
-  // Serves until stop(), then drains: no new requests, answers for those under way, at most drain_timeout_s. Closes the
-  // engine.
+  // Serves until stop(), then drains: takes no new requests and answers those in progress, for at most drain_timeout_s.
+  // Then closes the engine.
   status run();
-  // From any thread.
+  // May be called from any thread.
   void stop();
-  // From any thread: reads the TLS files again, for connections from then on, and server_config::quotas_file, for puts from
-  // then on.
+  // Reads the TLS files again, for new connections, and server_config::quotas_file, for new puts. May be called from
+  // any thread.
   void reload();
-  // run() then ends on SIGTERM and SIGINT too, and SIGHUP is reload().
+  // Makes SIGTERM and SIGINT end run(), and SIGHUP call reload().
   void stop_on_signals();
 
-  const std::string& socket_path() const noexcept;  // empty: none
-  std::string tcp_endpoint() const;                 // "127.0.0.1:11921" as bound; empty: none
-  std::string metrics_endpoint() const;             // likewise
+  const std::string& socket_path() const noexcept;  // empty if there is none
+  std::string tcp_endpoint() const;                 // "127.0.0.1:11921" as bound; empty if there is none
+  std::string metrics_endpoint() const;             // of the metrics, in the same form
   store::engine& engine() noexcept;
 
  private:

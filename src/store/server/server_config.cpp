@@ -192,7 +192,7 @@ struct assign {
   }
 };
 
-// In the fields' own order, so that the schema reads as the table above does.
+// Keeps the fields in their order, so that the schema reads like the table above.
 using schema = nlohmann::ordered_json;
 
 struct describe {
@@ -204,7 +204,7 @@ struct describe {
                {"maximum", number_field.highest},
                {"default", defaults.*number_field.member}};
     if (number_field.must_be == number::shape::blocks) out["multipleOf"] = store::kBlockBytes;
-    if (number_field.must_be == number::shape::power_of_two)  // a schema can only list the powers one by one
+    if (number_field.must_be == number::shape::power_of_two)  // a schema can only list powers of two one by one
       for (std::uint64_t one = std::bit_ceil(number_field.lowest); one <= number_field.highest; one *= 2)
         out["enum"].push_back(one);
     return out;
@@ -229,7 +229,7 @@ constexpr const char* kSocketModes[] = {"0600", "0660", "0666"};
 // Parses JSON; the failure names the position.
 result<json> parse_json(const std::string& text) {
   try {
-    // Of two fields of one name the parser keeps the last, so that a reader of the file may see the wrong one.
+    // The parser keeps the last of two fields with the same name, while somebody who reads the file may see the first.
     std::set<std::string> seen;
     std::string repeated;
     auto whole = json::parse(text, [&](int depth, json::parse_event_t event, const json& value) {
@@ -252,7 +252,7 @@ result<json> parse_json(const std::string& text) {
 bool is_loopback(const std::string& endpoint) {
   const auto parts = split_endpoint(endpoint);
   if (!parts) return false;
-  if (parts->first == "localhost") return true;  // its address is checked before it is bound
+  if (parts->first == "localhost") return true;  // the address is checked again before it is bound
   std::error_code no_number;
   const auto address = asio::ip::make_address(parts->first, no_number);
   return !no_number && address.is_loopback();
@@ -292,7 +292,7 @@ status check(const server_config& config) {
     return failure{EINVAL, "TLS needs tls_certificate, tls_key and tls_client_authority, all three"};
   if (!config.cluster.empty() && config.name.empty())
     return failure{EINVAL, "a server of a cluster has a name: give --name NAME, another one for each server"};
-  // They are in the cluster's map, which is JSON, and in messages.
+  // These texts appear in the cluster's map, which is JSON, and in messages.
   for (const auto& [field, text] : {std::pair("name", &config.name), std::pair("cluster_name", &config.cluster_name),
                                     std::pair("advertise", &config.advertise)})
     if (!is_printable_utf8(*text)) return wrong(field, "it has control characters, or bytes that are not UTF-8");
@@ -327,7 +327,7 @@ status check(const server_config& config) {
 }
 
 unsigned summing_threads(const server_config& config) noexcept {
-  constexpr unsigned kMaxThreads = 16;  // for two GPUs at a time
+  constexpr unsigned kMaxThreads = 16;  // enough for two GPUs at a time
   if (config.checksum_threads != 0) return static_cast<unsigned>(config.checksum_threads);
   return half_of_cpus(1, kMaxThreads);
 }
@@ -339,7 +339,7 @@ std::uint64_t serving_threads(const server_config& config) noexcept {
 }
 
 std::uint64_t default_spin_us(unsigned cpus) noexcept {
-  // A thread that polls takes a CPU that another thread could use: on few CPUs, it sleeps at once.
+  // A polling thread takes a CPU that another thread could use, so with few CPUs threads sleep at once.
   return cpus > 4 ? 50 : 0;
 }
 
@@ -349,7 +349,7 @@ std::string config_schema() {
     properties[one.name] = std::visit(describe{}, one.destination);
     properties[one.name]["description"] = one.meaning;
   }
-  properties["spin_us"].erase("default");  // the machine's CPUs decide (default_spin_us)
+  properties["spin_us"].erase("default");  // depends on the number of CPUs (default_spin_us)
   properties["quotas"]["items"]["pattern"] = "^(\\*|tcp|(uid|cert|cn):.*)( +(cluster-)?(bytes|keys)=[0-9]+[A-Za-z]*)*$";
   properties["log_level"]["enum"] = kLogLevels;
   properties["ucx"]["enum"] = kUcxModes;

@@ -15,19 +15,20 @@ namespace {
 
 using store_protocol::opcode;
 constexpr std::size_t kMaxGreetingBytes = store_protocol::kHeadBytes + store_protocol::kMaxTailBytes;
-constexpr std::uint64_t kProgressBytes = 64 << 10;   // bytes of a frame in stall_timeout_s: less is no progress
+constexpr std::uint64_t kProgressBytes = 64 << 10;   // fewer bytes of a frame within stall_timeout_s are no progress
 constexpr std::size_t kMaxWaitingBytes = 16u << 20;  // answers that the client has not taken yet
 constexpr std::size_t kMaxDownloads = 256;
-constexpr std::uint64_t kTellFrom = 16u << 20, kTellBytes = 4u << 20;  // like clients that copy it themselves
-constexpr auto kRoomPause = std::chrono::milliseconds(2);              // between checks for room
+// The steps of clients that copy the bytes themselves
+constexpr std::uint64_t kTellFrom = 16u << 20, kTellBytes = 4u << 20;
+constexpr auto kRoomPause = std::chrono::milliseconds(2);  // between checks for room
 constexpr auto kWatchPause = std::chrono::seconds(1);
 
-// What a request keeps of the server's memory until it is answered, and what its answer may have: a thousand requests are
-// taken before the first answer of another thread is seen.
+// Upper bound of the server's memory that a request occupies until it is answered, including its answer: a thousand
+// requests may be accepted before the first answer of another thread is seen.
 std::size_t most_bytes_of(const store_protocol::head& request) {
   constexpr std::uint64_t kEntryBytes = store_protocol::kMaxKeyBytes + 64;
-  constexpr std::uint64_t kBatchBytes = 512u << 10;  // of as many outcomes as a batch may have
-  // A frame of device memory, and the keys that a batch of gets looks up, stay until the answer.
+  constexpr std::uint64_t kBatchBytes = 512u << 10;  // the longest list of outcomes in a batch
+  // A frame of device memory stays until the answer, and so do the keys of a batch of gets.
   const bool keeps_body = (request.flags & store_protocol::flag::device) != 0 || request.op == opcode::batch_get;
   const std::size_t kept =
       std::size_t{request.key_bytes} + request.tail_bytes + (keeps_body ? std::size_t{request.body_bytes} : 0);
@@ -117,8 +118,9 @@ void session::start() {
   });
 }
 
-// Once a second: closes clients that do not greet, take nothing, send nothing of what they have begun, or are idle. Until it
-// is closed the timer holds the connection, for while it waits for a disk or for changes nothing else may.
+// Once a second, closes clients that send no greeting, take no answers, send nothing of what they have begun, or are
+// idle. Until then the timer keeps the connection alive, because nothing else may hold it while it waits for a disk or
+// for changes.
 void session::watch() {
   watch_timer_.expires_after(kWatchPause);
   watch_timer_.async_wait([me = shared_from_this()](std::error_code error) {
@@ -131,7 +133,7 @@ void session::watch() {
       return me->close("takes nothing");
     }
     if (me->closed_) return;
-    if (!me->may_parse()) {  // the store itself does not read, and so does not see the end
+    if (!me->may_parse()) {  // the store does not read now, so it would not see the end
       me->progress_ns_ = now;
       if (me->wire_->has_left()) return me->close("left before its answers");
     }
@@ -161,7 +163,7 @@ bool session::holds_nothing() const {
          out_.idle();
 }
 
-// ---- What the principal takes ------------------------------------------------------------------------------------------
+// ---- What the principal uses ------------------------------------------------------------------------------------------
 
 status session::may_hold(std::uint64_t bytes, std::uint64_t others) const {
   const std::uint64_t now = memory_.all() + others;
@@ -199,7 +201,7 @@ void session::hold_pin(std::uint64_t pin, std::uint64_t bytes, bool is_lent) {
 }
 
 void session::count_buffers() {
-  constexpr std::size_t kStep = 64 << 10;  // answers come and go, so not each of them
+  constexpr std::size_t kStep = 64 << 10;  // a step, because answers come and go
   buffers_.set(buffer_.size() + answer_bytes() / kStep * kStep);
 }
 
@@ -271,7 +273,7 @@ void session::read_more() {
     if (buffer_.empty() && buffer_.size() > receive_buffer::kUsualBytes) buffer_.resize(receive_buffer::kGreetedBytes);
     if (greeted_ && buffer_.size() < receive_buffer::kGreetedBytes) buffer_.resize(receive_buffer::kGreetedBytes);
     if (!make_buffer_room()) return;
-    // During a value, reads the next frame's head alone, so that the bytes behind it go straight to their destination.
+    // During a value, reads only the next frame's head, so that the bytes after it go straight to their destination.
     const bool head_alone = !uploads_.empty() && buffer_.empty();
     destination = asio::buffer(buffer_.room(), head_alone ? store_protocol::kHeadBytes : buffer_.room_bytes());
   }
@@ -308,7 +310,7 @@ void session::parse() {
   read_more();
 }
 
-// False: more bytes are needed.
+// Returns false if more bytes are needed.
 bool session::parse_one() {
   if (incoming_) {
     fill_from_buffer();
@@ -443,7 +445,7 @@ void session::fail_protocol(const failure& reason) {
   ++parts_.counters.protocol_errors;
   parts_.log.write(event_log::level::warn, "protocol_error",
                    {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"why", reason.message}});
-  // Sent once, so that the other end can print it; after that the start of the next frame is unknown.
+  // Sent once, so that the other end can print it. After that the start of the next frame is unknown.
   store_protocol::tail fields;
   fields.text = reason.message;
   store_protocol::head head;
@@ -458,7 +460,7 @@ void session::fail_protocol(const failure& reason) {
   finish_if_drained();
 }
 
-// Their bytes cannot come any more, and what nobody answers would keep the connection open.
+// The rest of their bytes cannot arrive, and an unanswered request would keep the connection open.
 void session::give_up_uploads() {
   incoming_.reset();
   for (const auto& [id, one] : std::exchange(uploads_, {})) {
@@ -475,8 +477,8 @@ void session::give_up_uploads() {
 
 namespace {
 
-// Expected answers are not logged as warnings: each client asks on connect whether there is a cluster, and opens a pool
-// before it creates one.
+// Expected answers are not logged as warnings: on connect, each client asks whether there is a cluster, and opens a
+// pool before it creates one.
 bool is_ordinary(opcode op, int code) {
   constexpr int kOrdinary[] = {0, ENOENT, EEXIST, ESTALE, EREMOTE, EAGAIN};
   if (std::find(std::begin(kOrdinary), std::end(kOrdinary), code) != std::end(kOrdinary)) return true;
@@ -515,7 +517,7 @@ void session::answer(const request_ptr& request, const status& outcome, store_pr
   if (fields.result) fields.result->server_ns = took_ns;
   if (const auto fits = store_protocol::encode(head, {}, fields, out_.frames()); fits) {
     out_.frames().append(body);
-  } else {  // a store of an earlier release may hold longer settings than a frame
+  } else {  // a store of an earlier release may hold settings longer than a frame
     head.status = fits.code();
     head.flags = store_protocol::flag::reply;
     head.value_bytes = head.body_bytes = head.body_crc = 0;
@@ -540,7 +542,7 @@ bool session::may_wait(const pending_request& request) const {
 }
 
 void session::wait_for_room(std::function<void()> again) {
-  // Until then nothing else of this connection is read: later requests would need room too.
+  // Nothing else of this connection is read until then, because later requests would need room too.
   ++parts_.counters.waits_for_room;
   waiting_for_room_ = true;
   room_timer_.expires_after(kRoomPause);

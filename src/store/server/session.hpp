@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client's connection: takes its frames apart, has the engine do what they ask, and sends the answers in whatever order
-// they come about.
+// One client's connection: parses its frames, passes the requests to the engine, and sends the answers in the order in
+// which they complete.
 //
 //   socket -> buffer -> frame -> operation -> engine ... completion -> outbox -> socket
 //                          \-> bytes of a streamed value, straight into the arena
 //
-// Everything runs on the connection's executor; completions of the engine's threads are brought there. A session that is
-// closed finishes what is under way in the engine, then gives its grants and pins back (orphaned_sessions.hpp says when).
+// Everything runs on the connection's executor; completions on the engine's threads are posted there. A closed session
+// finishes what is in progress in the engine, then returns its grants and pins (orphaned_sessions.hpp says when).
 #pragma once
 
 #include <asio/post.hpp>
@@ -50,22 +50,23 @@ struct batch_item;
 }
 namespace pl::store_server {
 
-constexpr std::uint64_t kInlineBytes = 64 << 10;  // values up to here are sent within the answer
-// A page that takes long ends early and the next one continues, because other clients share the threads.
+constexpr std::uint64_t kInlineBytes = 64 << 10;  // values up to this size are sent within the answer
+// A page that takes longer ends early and the next one continues, because other clients share the threads.
 constexpr auto kLongestSearch = std::chrono::seconds(2);
-// What a grant or pin counts for at least: the block that a small value lies in is not another's, and each has records.
+// What a grant or pin counts at least: a small value's block is not available to others, and each has records.
 constexpr std::uint64_t kMinHeldBytes = 4096;
 
-// The event loop of this thread, also while the thread polls rings outside the loop. Null: a thread without event loop.
+// The event loop of this thread, also while the thread polls rings outside the loop. Null for a thread without an event
+// loop.
 inline thread_local const asio::io_context* served_here = nullptr;
-// The transfers of this thread to and from device memory. Null: it does not look for work.
+// This thread's transfers to and from device memory. Null if it does not poll.
 inline thread_local device_queue* transfers_here = nullptr;
 
 // The objects that all sessions of a server share; they outlive the sessions.
 struct server_parts {
   store::engine& engine;
-  store_cluster::value_service& values;  // where sessions ask for values and pools
-  store_cluster::value_service& copies;  // the plain one, for other servers' copies
+  store_cluster::value_service& values;  // requests of sessions for values and pools
+  store_cluster::value_service& copies;  // the plain service, for copies from other servers
   const server_config& config;
   const access_rules& access;
   metrics& counters;
@@ -78,41 +79,41 @@ struct server_parts {
   std::uint64_t instance = 0;       // random
   std::function<void(session*)> ended{};
   std::function<void(const pool_policy&)> policy_changed{};
-  ucx_listener* ucx = nullptr;  // null: no UCX, `ucx_refusal` says why
+  ucx_listener* ucx = nullptr;  // null: no UCX; `ucx_refusal` says why
   std::string ucx_refusal{};
-  device_mover* device = nullptr;  // null: no DMA channels, `device_refusal` says why
+  device_mover* device = nullptr;  // null: no DMA channels; `device_refusal` says why
   std::string device_refusal{};
   store_client::checksum_pool* sums = nullptr;
-  // One thread each. A connection keeps to one, which has the connection's part of the table and its old values in its
-  // cache, where several threads take each others' lines away.
+  // Pools of one thread each. A connection always uses the same one, whose cache then has the connection's part of the
+  // table and its old values; several threads would take each other's cache lines away.
   std::vector<std::shared_ptr<store_client::checksum_pool>> commits{};
   const class quotas* quotas = nullptr;
 };
 
-// For server_parts::commits, by the CPUs.
+// Creates server_parts::commits; the number depends on the CPUs.
 std::vector<std::shared_ptr<store_client::checksum_pool>> make_commit_threads();
 
 class session : public std::enable_shared_from_this<session> {
  public:
   session(asio::io_context& home, std::unique_ptr<transport> wire, server_parts& parts);
   ~session();
-  // Greets and serves until the connection ends.
+  // Handles the greeting and serves until the connection ends.
   void start();
-  // From any thread: takes no more requests, answers those under way, then closes.
+  // From any thread: takes no more requests, answers those in progress, then closes.
   void drain();
-  // From any thread: a pool's rules are others now.
+  // From any thread: the policy of a pool has changed.
   void policy_changed(const pool_policy& changed);
 
   using clock = std::chrono::steady_clock;
 
-  // A request whose answer is to come.
+  // A request that is not answered yet.
   struct pending_request {
     store_protocol::head head;
     store_protocol::tail fields;
     std::uint64_t began_ns = 0;
     clock::time_point deadline = clock::time_point::max();
-    std::size_t promised_bytes = 0;  // that it keeps and its answer may have, of promised_bytes_
-    bool goes_past_memory = false;   // the principal holds enough of it
+    std::size_t promised_bytes = 0;  // its part of promised_bytes_: what it occupies, and what its answer may have
+    bool goes_past_memory = false;   // the principal already holds enough of it
   };
 
  private:
@@ -127,13 +128,13 @@ class session : public std::enable_shared_from_this<session> {
     std::string key;
     store::grant granted;
     std::uint64_t have_bytes = 0;
-    std::uint64_t reported_bytes = 0;  // the engine knows of so many
-    std::uint64_t held_bytes = 0;      // of the connection's allowance
+    std::uint64_t reported_bytes = 0;  // how much has been reported to the engine
+    std::uint64_t held_bytes = 0;      // part of the connection's allowance
     std::uint64_t patch_at = 0;        // where the body starts in the grant's memory
     std::uint32_t crc = 0;             // of the bytes so far
     store::version_t base_version = 0;
-    std::shared_ptr<store::value_writer> writer;  // of a value that memory does not hold: instead of `granted`
-    bool refused = false;                         // answered with an error already; the rest of its frames is thrown away
+    std::shared_ptr<store::value_writer> writer;  // replaces `granted` for a value that memory does not hold
+    bool refused = false;                         // already answered with an error; the rest of its frames is dropped
   };
 
   // A value that memory does not hold, on its way to the client.
@@ -146,7 +147,7 @@ class session : public std::enable_shared_from_this<session> {
   };
   using outgoing_ptr = std::shared_ptr<outgoing>;
 
-  // A frame's body that is being read, straight to where it shall lie.
+  // A frame's body that is being read straight to its destination.
   struct incoming_body {
     store_protocol::head frame;
     std::shared_ptr<upload> receiver;  // null: nobody wants it
@@ -164,7 +165,7 @@ class session : public std::enable_shared_from_this<session> {
   bool may_parse() const;
   void resume();
   void fill_from_buffer();
-  // `bytes` of the present frame came, and lie in its room.
+  // `bytes` of the current frame have arrived in its room.
   void room_filled(std::size_t bytes);
   void body_complete();
   void report_arrival(upload& one);
@@ -174,14 +175,15 @@ class session : public std::enable_shared_from_this<session> {
   void finish_if_drained();
   void watch();
   std::string_view buffered() const { return buffer_.bytes(); }
-  // Room for the next bytes. False: the principal's frames take too much already, and the connection ends.
+  // Makes room for the next bytes. Returns false if the principal's frames already take too much; the connection then
+  // ends.
   bool make_buffer_room();
   void count_buffers();
-  // Answers that wait, or that requests under way will have at most.
+  // Answers that wait, plus the bound of those that requests in progress will have.
   std::size_t answer_bytes() const { return out_.waiting_bytes() + promised_bytes_; }
   bool may_buffer_more() const;
-  // ENOSPC: the principal holds as much of the memory tier as it may. One value is let in whatever its length, where nothing
-  // else is held; `others` are this request's own, and not counted yet.
+  // ENOSPC if the principal already holds as much of the memory tier as it may. A value of any length is allowed if the
+  // principal holds nothing else. `others` belong to this request and are not counted yet.
   status may_hold(std::uint64_t bytes, std::uint64_t others = 0) const;
   std::uint64_t most_held_bytes() const;
   failure holds_enough(std::uint64_t held_bytes) const;
@@ -193,18 +195,19 @@ class session : public std::enable_shared_from_this<session> {
   bool holds_nothing() const;
   bool join_principal();
   void has_greeted();
-  // Runs `work` on this connection's thread, now if that is this one.
+  // Runs `work` on this connection's thread: at once if this is that thread.
   template <class Then>
   void run_on_home_thread(Then work);
-  // The one answer to a request.
+  // Sends the only answer to a request.
   void answer(const request_ptr& request, const status& outcome, store_protocol::tail fields = {},
               std::string_view body = {}, std::uint64_t value_bytes = 0, std::uint16_t flags = 0);
   void answer(const request_ptr& request, const failure& reason) { answer(request, status(reason)); }
   void count_and_log(const pending_request& request, const status& outcome, std::uint64_t took_ns);
-  // Puts wait for room up to their deadline: runs `again` in a while.
+  // Whether a put that finds no room may still wait.
   bool may_wait(const pending_request& request) const;
+  // Runs `again` after a while; the connection is not read meanwhile.
   void wait_for_room(std::function<void()> again);
-  // Runs `again` in a while; meanwhile the connection goes on.
+  // Runs `again` after a while; the connection continues meanwhile.
   void retry_later(std::function<void()> again);
   // Tries `step` until it does not answer ENOSPC or the request's deadline has passed.
   void until_room(const request_ptr& request, std::function<status()> step, std::function<void(const status&)> callback);
@@ -217,10 +220,10 @@ class session : public std::enable_shared_from_this<session> {
   bool goes_past_memory(const pending_request& request) const;
   void put_streamed(const request_ptr& request, std::string_view key);
   void upload_complete(const std::shared_ptr<upload>& one);
-  // Finds and pins the value that the request asks for, then `handler` on this session's strand; or answers why not.
+  // Finds and pins the value that the request names, then calls `handler` on this session's strand, or answers why not.
   void look_up(const request_ptr& request, std::string_view key,
                void (session::*handler)(const request_ptr&, const store::pinned_value&));
-  // True: lets the value go again, which the request shall read past memory.
+  // Returns true, and releases the value, if the request has to read it past memory.
   bool holds_too_much(const request_ptr& request, const store::pinned_value& value);
   bool look_up_again(const request_ptr& request, const std::string& key,
                      void (session::*handler)(const request_ptr&, const store::pinned_value&));
@@ -232,23 +235,25 @@ class session : public std::enable_shared_from_this<session> {
   void erase(const request_ptr& request, std::string_view key);
   void stat(const request_ptr& request, std::string_view key);
   void let_go(std::span<const std::uint64_t> pins);
-  // Of pins that a client names: those that it was lent.
+  // Unpins pins that a client names, if they were lent to it.
   void take_back(const std::vector<std::uint64_t>& pins);
-  // The service of the request: changes from another server bypass the checks for clients.
+  // The service for the request: changes from another server bypass the checks for clients.
   store_cluster::value_service& service_for(const pending_request& request) {
     return request.fields.copy ? parts_.copies : parts_.values;
   }
-  // Whether it is a copy. Others' clients are refused when they begin one, and get no further by saying so later (commit).
+  // Whether the request is a copy from another server. Other clients are refused when they begin one, and cannot claim
+  // it later (commit).
   bool comes_from_server(const store_protocol::tail& fields) const {
     return fields.copy && parts_.access.is_admin(wire_->other());
   }
-  // Whose quota the value counts for: the client's, or, of a copy from another server, that of who had put it there.
+  // Whose quota the value counts against: the client's or, for a copy from another server, that of whoever put it
+  // there.
   store::owner_id owner_of(const store_protocol::tail& fields) const;
   static store::request_key request_of(const store_protocol::tail& fields) {
     if (!fields.request_number) return {};
     return {fields.request_number->client, fields.request_number->number};
   }
-  // Of every request that stores something.
+  // Options for every request that stores something.
   store::put_options put_options_of(const store_protocol::tail& fields, std::uint16_t request_group) const;
   status admits(const pending_request& request, std::string_view key, bool writes);
   bool may_still_write(std::uint32_t pool) const;
@@ -285,11 +290,11 @@ class session : public std::enable_shared_from_this<session> {
   void prefix_item_done(const request_ptr& request, const std::shared_ptr<prefix_page>& page);
 
   // ---- session_streams.cpp: values that memory does not hold
-  // What a request for this many bytes takes of the connection's allowance.
+  // How much of the connection's allowance a request for this many bytes takes.
   std::uint64_t held_bytes(std::uint64_t value_bytes) const;
   void put_in_windows(const request_ptr& request, std::string_view key);
   void open_writer(const std::shared_ptr<upload>& one);
-  // False: the present frame must wait for room; the writer calls back.
+  // Returns false if the current frame must wait for room; the writer calls back.
   bool more_room();
   void refuse_upload(const std::shared_ptr<upload>& one, const failure& reason);
   void send_in_windows(const request_ptr& request, const store::pinned_value& value);
@@ -315,10 +320,11 @@ class session : public std::enable_shared_from_this<session> {
   using device_transfer_ptr = std::shared_ptr<device_transfer>;
   void link_device(const request_ptr& request);
   void unlink_device();
-  // Finds the memory that the request names. ENOTSUP: it is none of this connection's.
+  // Finds the memory that the request names. ENOTSUP if this connection has no such memory.
   status name_device_memory(const pending_request& request, device_claim& claim) const;
   result<device_transfer_ptr> make_device_transfer(const request_ptr& request, std::string_view key);
-  // Calls `next` on this thread once these parts of the arena are bound for the GPU; it gets the reason if one cannot be.
+  // Calls `next` on this thread once these parts of the arena are bound for the GPU, or with the reason why they cannot
+  // be.
   template <class Next>
   void bind_for_device(const std::shared_ptr<device_gpu>& gpu, const std::vector<store::segment>& pieces, Next next);
   failure device_refusal(const failure& reason);
@@ -395,7 +401,7 @@ class session : public std::enable_shared_from_this<session> {
   void cluster_map(const request_ptr& request);
   void sync_keys(const request_ptr& request, std::string_view key, std::string_view body);
   void sync_requests(const request_ptr& request, std::string_view body);
-  // Runs `work` where it may block, then `on_done` with its outcome here.
+  // Runs `work` where it may block, then `on_done` with its outcome on this thread.
   template <class T>
   void aside(const request_ptr& request, std::function<result<T>()> work, std::function<void(T)> on_done,
              fair_workers::kind kind = fair_workers::kind::brief);
@@ -413,23 +419,24 @@ class session : public std::enable_shared_from_this<session> {
   bool reading_ = false, parsing_ = false, greeted_ = false, closed_ = false, draining_ = false;
   access_rules::mapping mapped_ = access_rules::mapping::none;
   bool waiting_for_room_ = false;
-  bool broken_ = false;  // what comes is not understood any more
+  bool broken_ = false;  // what arrives can no longer be parsed
   std::uint64_t opened_ns_ = 0;
-  std::uint64_t progress_ns_ = 0;     // when a frame, or a good part of one, had come
-  std::uint64_t progress_bytes_ = 0;  // come since
+  std::uint64_t progress_ns_ = 0;     // when a frame, or a good part of one, last arrived
+  std::uint64_t progress_bytes_ = 0;  // bytes since then
   account_share connected_, buffers_, memory_;
-  std::uint64_t parse_ns_ = 0;  // when what is being parsed was looked at; requests of one read share it
+  std::uint64_t parse_ns_ = 0;  // when the parsed bytes were read; requests of one read share it
   std::optional<incoming_body> incoming_;
   std::unordered_map<std::uint64_t, std::shared_ptr<upload>> uploads_;
   std::unordered_map<std::uint32_t, pool_policy> pools_;  // opened on this connection
-  std::uint64_t under_way_ = 0;                           // requests without an answer yet
-  std::size_t promised_bytes_ = 0;                        // of the answers to these
-  std::atomic<bool> gone_{false};                         // closed_, for the threads that block
-  std::uint64_t granted_bytes_ = 0;                       // of grants and uploads
+  std::uint64_t under_way_ = 0;                           // requests that are not answered yet
+  std::size_t promised_bytes_ = 0;                        // bound of their answers
+  std::atomic<bool> gone_{false};                         // closed_, for threads that block
+  std::uint64_t granted_bytes_ = 0;                       // for grants and uploads
   std::uint64_t pinned_bytes_ = 0;
   struct held_pin {
     std::uint64_t bytes = 0;
-    bool is_lent = false;  // the client reads the value itself and lets go of it; else a transfer's, which the server ends
+    // The client reads the value itself and releases it; otherwise a transfer does, which the server ends
+    bool is_lent = false;
   };
   std::unordered_map<std::uint64_t, held_pin> pinned_;
   struct shm_grant {
@@ -438,11 +445,11 @@ class session : public std::enable_shared_from_this<session> {
     std::string key;
   };
   std::unordered_map<std::uint64_t, shm_grant> grants_;  // by token
-  // Room whose bytes come by UCX. It is UCX's until `arrived`.
+  // A grant whose bytes arrive by UCX, which owns the memory until `arrived`.
   struct ucx_grant {
     shm_grant room;
     store::grant_id id = 0;
-    bool whole = true;  // all of the value's bytes come: their checksum is the value's
+    bool whole = true;  // all of the value's bytes arrive, so their checksum is the value's
     std::optional<status> arrived;
     std::uint32_t crc = 0;
     bool given_up = false;
@@ -455,12 +462,12 @@ class session : public std::enable_shared_from_this<session> {
   std::shared_ptr<device_imports> imports_;                               // null: the client has handed over nothing
   struct {
     std::mutex mutex;
-    std::deque<device_batch_ptr> in_order;                // puts that are not committed yet, as their frames came
-    bool is_busy = false;                                 // a thread commits the one that was the first, or is told to
-    std::shared_ptr<store_client::checksum_pool> thread;  // of parts_.commits; set before the first frame is begun
+    std::deque<device_batch_ptr> in_order;                // puts that are not committed yet, in the order of their frames
+    bool is_busy = false;                                 // a thread is committing the front one, or has been told to
+    std::shared_ptr<store_client::checksum_pool> thread;  // one of parts_.commits; set before the first frame is begun
   } device_commits_;
   store::session_id engine_session_ = 0;
-  mutable store::owner_id owner_ = 0;  // of this client, once it was asked for
+  mutable store::owner_id owner_ = 0;  // of this client, after the first request for it
 };
 
 template <class Then>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many keys in one frame: each item runs as the request of its kind would, with its own rights of the cluster, its own
-// number against repetition, and its own outcome. Also erasing all keys that begin alike.
+// Many keys in one frame: each item runs like a single request of its kind, with its own rights in the cluster, its own
+// number against repetition, and its own outcome. Also erases all keys with a common prefix.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -74,8 +74,8 @@ void session::dispatch_batch(const request_ptr& request, const pool_policy& pool
 
 // ---- By one call of the engine for all values (engine/runs.hpp) ----------------------------------------------------------
 
-// The values of one frame lie in memory at once: what finds no room beside its neighbours goes as the others do without
-// runs. False: nothing has been done, and the items go one by one.
+// Puts the values of one frame by one call. They all lie in memory at once; values that do not fit beside the others
+// are put without a run. Returns false if nothing has been done: the items then go one by one.
 bool session::put_run(const request_ptr& request, const std::shared_ptr<batch_work>& work, const pool_policy& pool,
                       const std::vector<batch_item>& items) {
   store::run_options options;
@@ -83,7 +83,7 @@ bool session::put_run(const request_ptr& request, const std::shared_ptr<batch_wo
   options.take_crc = true;
   const auto level = options.put.level == store::durability::pool_default ? pool.level : options.put.level;
   const auto id = request->head.pool_id;
-  // (What goes to the disk has a commit of its own each: a run would spare it little.)
+  // Values that go to disk need a commit of their own, so a run would save little.
   if (level != store::durability::volatile_ || !parts_.values.has_runs(id)) return false;
   std::vector<store::run_put> puts;
   std::vector<std::string_view> keys;
@@ -95,7 +95,7 @@ bool session::put_run(const request_ptr& request, const std::shared_ptr<batch_wo
     if (!puts.back().is_wanted) return false;
     bytes += one.value.size();
   }
-  // Where a quota ends in the middle, the earlier items have what it leaves: a run has another order.
+  // If a quota ends in the middle of the frame, the earlier items must get the rest of it, but a run has another order.
   if (!parts_.engine.fits_quotas(id, options.put.owner, items.size(), bytes)) return false;
   store::begin_options begin;
   begin.level = options.put.level;
@@ -140,7 +140,7 @@ bool session::put_run(const request_ptr& request, const std::shared_ptr<batch_wo
   return true;
 }
 
-// `done` says nothing of those that failed before. On any thread.
+// May run on any thread. `done` says nothing about values that failed before.
 void session::note_run(batch_work& work, const std::vector<store::committed_value>& done,
                        const std::vector<std::uint64_t>& sizes) {
   std::uint64_t bytes = 0;
@@ -159,8 +159,8 @@ void session::note_run(batch_work& work, const std::vector<store::committed_valu
   parts_.counters.bytes(wire_->other().way, true, bytes);
 }
 
-// What lies in memory goes from there into the answer; the rest is looked up one by one, and may come from the disk. False:
-// nothing has been done.
+// Copies values in memory straight into the answer. The rest is looked up one by one, and may come from the disk.
+// Returns false if nothing has been done.
 bool session::get_run(const request_ptr& request, const std::shared_ptr<batch_work>& work,
                       const std::vector<batch_item>& items) {
   const auto pool = request->head.pool_id;
@@ -209,7 +209,7 @@ store::get_options session::batch_get_options(const pending_request& request) co
   return options;
 }
 
-// Of the answer, for a value that was found. False: the item has failed.
+// Takes room in the answer for a value that was found. Returns false if the item has failed.
 bool session::take_room(batch_work& work, std::size_t number, std::uint64_t wanted) {
   const std::uint64_t bytes = std::min(wanted, work.outcomes[number].reported.value_bytes);
   const auto taken = static_cast<std::int64_t>(std::min<std::uint64_t>(bytes, store_protocol::kMaxBodyBytes));
@@ -221,7 +221,7 @@ bool session::take_room(batch_work& work, std::size_t number, std::uint64_t want
 
 // ---- One by one ----------------------------------------------------------------------------------------------------------
 
-// On any thread.
+// May run on any thread.
 void session::batch_item_done(const request_ptr& request, const std::shared_ptr<batch_work>& work) {
   if (work->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   run_on_home_thread([me = shared_from_this(), request, work] {
@@ -281,7 +281,7 @@ void session::batch_erase(const request_ptr& request, const std::shared_ptr<batc
       });
 }
 
-// The value's bytes are copied at once and its pin goes again, so that a batch holds no memory of the arena.
+// The value's bytes are copied at once and its pin is released, so that a batch holds no memory of the arena.
 void session::batch_read(const request_ptr& request, const std::shared_ptr<batch_work>& work, std::size_t number,
                          const batch_item& one) {
   const auto pool = request->head.pool_id;
@@ -328,7 +328,7 @@ void session::batch_atomic(const request_ptr& request, const std::vector<batch_i
     if (!puts && condition == store::condition::none) condition = store::condition::if_present;
     list.push_back({puts ? store::batch_operation::kind::put : store::batch_operation::kind::erase, one.key,
                     std::as_bytes(std::span(one.value)), condition, one.only.version, one.user_flags, one.ttl_ms});
-    sizes.push_back(one.value.size());  // of an erase none
+    sizes.push_back(one.value.size());  // 0 for an erase
   }
   const auto given = put_options_of(request->fields, parts_.values.request_group(request->head.pool_id, items.front().key));
   const store::batch_options options{given.level, true, given.request, given.owner};
@@ -352,11 +352,12 @@ void session::batch_atomic(const request_ptr& request, const std::vector<batch_i
       });
 }
 
-// ---- Keys that begin alike ---------------------------------------------------------------------------------------------
+// ---- Keys with a common prefix ----------------------------------------------------------------------------------------
 
-// Counts the erases of a page; the last one answers. No thread waits for them: a cluster's copies may take seconds.
+// Counts the erases of a page; the last one answers. No thread waits for them, because a cluster's copies may take
+// seconds.
 struct session::prefix_page {
-  std::atomic<std::size_t> left{1};  // one is the page's own
+  std::atomic<std::size_t> left{1};  // one for the page itself
   std::atomic<std::uint64_t> erased{0};
   std::mutex lock;
   std::optional<failure> first_failure;
@@ -364,7 +365,7 @@ struct session::prefix_page {
   bool more = false;
 
   void note(const result<store::erase_result>& done) {
-    // Erased or put meanwhile: what is there is another value, which nobody asked to erase.
+    // The key was erased or put meanwhile: its value now is another one, which nobody asked to erase.
     if (done && done->version != 0) erased.fetch_add(1, std::memory_order_relaxed);
     if (done || done.code() == ENOENT || done.code() == ESTALE) return;
     const std::lock_guard hold(lock);
@@ -414,7 +415,7 @@ void session::erase_found(const request_ptr& request, const store::find_page& fo
   prefix_item_done(request, page);
 }
 
-// On any thread.
+// May run on any thread.
 void session::prefix_item_done(const request_ptr& request, const std::shared_ptr<prefix_page>& page) {
   if (page->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   run_on_home_thread([me = shared_from_this(), request, page] {

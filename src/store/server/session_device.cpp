@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that this server moves itself between its arena and device memory of the client (device_imports.hpp):
+// Values that this server itself moves between its arena and device memory of the client (device_imports.hpp):
 //
-//   put   grant ─▶ the client's word is claimed ─▶ copies by DMA channel ─▶ summed ─▶ word: ended ─▶ commit ─▶ answer
+//   put   grant ─▶ the client's word is claimed ─▶ copies by DMA channel ─▶ checksums ─▶ word: ended ─▶ commit ─▶ answer
 //   get   pin   ─▶ the client's word is claimed ─▶ copy  by DMA channel ─▶ word: ended ─▶ unpin ─▶ answer
 //
-// A request that cannot be served so is answered ENOTSUP, and the client takes another path. All on the connection's thread.
+// A request that cannot be served this way is answered with ENOTSUP, and the client takes another path. Everything runs
+// on the connection's thread.
 #include <algorithm>
 
 #include "arch/crc32c.hpp"
@@ -20,14 +21,15 @@ namespace flag = store_protocol::flag;
 using store_client::value_part;
 using store_protocol::path;
 
-constexpr std::uint64_t kSmallestPart = 64 << 10;  // summed in 3 us
-// Values above are summed by several threads where there are some, for one alone takes 10 us for 256 KiB.
+constexpr std::uint64_t kSmallestPart = 64 << 10;  // its checksum takes 3 us
+// Longer values are summed by several threads if there are any, because one thread takes 10 us for 256 KiB.
 constexpr std::uint64_t kAloneBytes = 96 << 10;
-constexpr std::uint64_t kReportFrom = 16u << 20, kReportBytes = 4u << 20;  // like clients that copy it themselves
+// The steps of clients that copy the bytes themselves
+constexpr std::uint64_t kReportFrom = 16u << 20, kReportBytes = 4u << 20;
 
 }  // namespace
 
-// What the client's memory is used for. The word ends with it at the latest.
+// A use of the client's memory. The destructor sets the word to "ended" at the latest.
 struct session::device_transfer : device_claim {
   request_ptr request;
   std::string key;
@@ -38,7 +40,7 @@ struct session::device_transfer : device_claim {
   std::uint64_t held_bytes = 0;
   std::size_t copies_left = 0;
   status outcome;
-  std::deque<std::shared_ptr<value_part>> parts;  // in order; those in front are in `crc` already and gone
+  std::deque<std::shared_ptr<value_part>> parts;  // in order; finished ones at the front are in `crc` and removed
   std::uint32_t crc = 0;
   bool has_crc = false;
   std::uint64_t summed_bytes = 0, reported_bytes = 0;
@@ -98,7 +100,7 @@ result<std::shared_ptr<session::device_transfer>> session::make_device_transfer(
   return made;
 }
 
-// A failure of the channel, or of pinning, is no failure of the request: the client takes another path.
+// A failure of the channel or of pinning is no failure of the request: the client takes another path.
 failure session::device_refusal(const failure& reason) {
   const bool is_over = reason.code == ECANCELED;
   if (!is_over) {
@@ -162,8 +164,8 @@ void session::fetch_from_device(const device_transfer_ptr& one) {
   }
   const bool has_several = parts_.sums->thread_count() >= kSeveralThreads;
   one->has_crc = one->bytes > (has_several ? kAloneBytes : kUnsummedBytes);
-  // Separate lists, so that the first parts are summed while the last ones are on their way; in one channel, so that they
-  // arrive one after another, not all of them at the end.
+  // Separate lists let the first parts be summed while the last ones are being copied. They use one channel, so that
+  // they arrive one after another and not all at the end.
   std::vector<std::uint64_t> sizes;
   for (std::uint64_t left = one->bytes; left > 0; left -= sizes.back())
     sizes.push_back(one->has_crc ? store_client::checksum_pool::copy_bytes(left) : left);
@@ -176,11 +178,11 @@ void session::fetch_from_device(const device_transfer_ptr& one) {
     device_address += size;
     if (one->has_crc) transfers_here->flush();
   }
-  if (one->has_crc) parts_.sums->call(one->parts.size());  // the copies go on meanwhile
+  if (one->has_crc) parts_.sums->call(one->parts.size());  // the copies continue meanwhile
   else if (!parsing_) transfers_here->flush();
 }
 
-// The copy of the next `size` bytes, and the parts that it brings.
+// The copy of the next `size` bytes, and the parts that it delivers.
 void session::add_device_fetch(const device_transfer_ptr& one, segment_walk& walk, std::uint64_t device_address,
                                std::uint64_t size) {
   const auto& gpu = one->memory->gpu;
@@ -209,13 +211,13 @@ void session::add_device_fetch(const device_transfer_ptr& one, segment_walk& wal
   transfers_here->add(std::move(copy));
 }
 
-// Joins the sums of what has arrived. True: nothing of the value is under way any more.
+// Joins the checksums of parts that have arrived. Returns true if nothing of the value is in progress any more.
 bool session::device_sums_ended(const device_transfer_ptr& one) {
   for (; !one->parts.empty() && one->parts.front()->summed.load(std::memory_order_acquire); one->parts.pop_front()) {
     one->crc = arch::crc32c_combine(one->crc, one->parts.front()->crc, one->parts.front()->bytes);
     one->summed_bytes += one->parts.front()->bytes;
   }
-  if (!one->outcome) {  // parts that were given are being read
+  if (!one->outcome) {  // parts that were handed out are being read
     const bool is_read = std::any_of(one->parts.begin(), one->parts.end(), [](const auto& part) {
       return part->given && !part->summed.load(std::memory_order_acquire);
     });
@@ -228,7 +230,7 @@ bool session::device_sums_ended(const device_transfer_ptr& one) {
       (void)parts_.engine.arrived(engine_session_, one->grant, one->summed_bytes,
                                   put_options_of(one->request->fields, 0).level);
     }
-    // While threads are awake this one looks after the copies of other connections, which a long part would hold up.
+    // While other threads are awake, this one watches the copies of other connections, which a long part would delay.
     if (one->copies_left == 0 && parts_.sums->is_asleep()) (void)parts_.sums->help();
     return false;
   }

@@ -4,15 +4,16 @@
 //   put   a grant each ─▶ one claim ─▶ one list of copies ─▶ each summed ─▶ committed by one call ─▶ one answer
 //   get   a pin each   ─▶ one claim ─▶ one list of copies ─▶ unpinned ─▶ one answer
 //
-// Several frames of a connection are under way at a time: while one is copied, the next one begins, and another is summed.
-// One thread was not enough for that: it took 0.7 us a value, in which the link carries 35 KiB. So the connection's thread
-// keeps what belongs to the connection and the copies. The threads that sum also take the engine's part: they begin puts,
-// pin and unpin, let go of replaced values, and write answers; one more thread commits puts. Frames are committed in the
-// order in which they came, so that of a key that is in two of them the later value stays, if both have one level. (Those
-// that differ are settled by different threads of the engine.)
+// Several frames of a connection are in progress at a time: while one is copied, the next one begins, and another is
+// summed. One thread was not enough for that: it took 0.7 us for each value, in which the link carries 35 KiB. So the
+// connection's thread handles the connection's state and the copies. The threads that compute checksums also do the
+// engine's part: they begin puts, pin and unpin, release replaced values, and write answers. One more thread commits
+// puts. Frames are committed in the order of their arrival, so if a key is in two of them, the later value wins,
+// provided that both have the same level. (Values of different levels are settled by different threads of the engine.)
 //
-// An item that cannot go so has the outcome ENOTSUP, ENOSPC or EMSGSIZE, and comes again by itself; so do all of them when
-// the frame is answered ENOTSUP. On the connection's thread, where nothing else is said.
+// An item that cannot go this way gets the outcome ENOTSUP, ENOSPC or EMSGSIZE, and the client repeats it alone; if the
+// whole frame is answered with ENOTSUP, the client repeats all items. Functions run on the connection's thread unless
+// their comment says otherwise.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -33,12 +34,12 @@ using store_protocol::opcode;
 using store_protocol::path;
 namespace flag = store_protocol::flag;
 
-// Of a batch, that one thread sums without looking for more: it takes 25 us.
+// The part of a batch that one thread sums without looking for other work: it takes 25 us.
 constexpr std::uint64_t kShareBytes = 256 << 10;
-// The first frame of so many is followed by others soon.
+// If a first frame has this many items, others are likely to follow soon.
 constexpr std::size_t kManyItems = 64;
 
-// By how many connections: each one keeps a reference.
+// The pool with the fewest connections; each one keeps a reference.
 std::shared_ptr<store_client::checksum_pool> least_used(std::span<const std::shared_ptr<store_client::checksum_pool>> all) {
   return *std::min_element(all.begin(), all.end(),
                            [](const auto& one, const auto& other) { return one.use_count() < other.use_count(); });
@@ -57,11 +58,11 @@ struct session::device_batch : device_claim {
 
   struct value {
     store::segment_list segments;
-    std::uint64_t bytes = 0;       // that move
-    std::uint64_t held_bytes = 0;  // of the store's memory, as hold() counts
-    std::uint64_t id = 0;          // put: the grant, get: the pin; 0: nothing moves
+    std::uint64_t bytes = 0;       // that are moved
+    std::uint64_t held_bytes = 0;  // of the store's memory, counted as hold() does
+    std::uint64_t id = 0;          // put: the grant, get: the pin; 0: nothing is moved
     std::uint32_t crc = 0;         // put
-    // `base`: the arena's.
+    // `base` is the arena's address.
     void sum(const std::byte* base) {
       segment_walk(segments.span(), 0).next(bytes, [&](std::uint64_t offset, std::uint64_t part_bytes) {
         crc = arch::crc32c(base + offset, part_bytes, crc);
@@ -69,32 +70,32 @@ struct session::device_batch : device_claim {
     }
   };
 
-  // What moves, in the items' order. Neighbours both here and there are one piece: the arena gives the values of a run
-  // memory side by side, and callers mostly have theirs so.
+  // What is moved, in the order of the items. Values that are adjacent on both sides become one piece: the arena places
+  // the values of a run side by side, and so do most callers.
   struct piece {
-    std::uint64_t offset = 0, bytes = 0;  // of the arena
+    std::uint64_t offset = 0, bytes = 0;  // in the arena
     std::uint64_t device_address = 0;
   };
 
   request_ptr request;
   std::string body;
-  std::vector<batch_item> items;  // their texts lie in `body`
+  std::vector<batch_item> items;  // their texts point into `body`
   std::vector<value> values;      // by item
   std::vector<std::string_view> keys;
   std::vector<piece> moved;
-  std::uint64_t run = 0;  // the first of the grants, or of the pins; 0: there are none
+  std::uint64_t run = 0;  // the first of the grants or pins; 0 if there are none
   std::shared_ptr<batch_work> work;
-  bool is_beside_others = false;  // frames of this connection, present or to come
-  std::uint64_t held_bytes = 0;   // counted for its principal: what the frame asks for, then what it has
+  bool is_beside_others = false;  // this connection has other frames, or expects them
+  std::uint64_t held_bytes = 0;   // counted for the principal: first what the frame asks for, then what it holds
   std::uint64_t moving_bytes = 0;
-  // put: what it is committed with, made before other threads do that
+  // put: the options of the commits, prepared before other threads commit
   std::vector<store::run_commit> commits;
   store::run_options commit_options;
-  bool is_ready = false;                    // to be committed; guarded by device_commits::mutex
-  std::atomic<std::size_t> shares_left{0};  // to be summed
-  // get: a pin holds the whole value, however little of it is asked for
+  bool is_ready = false;                    // may be committed; guarded by device_commits::mutex
+  std::atomic<std::size_t> shares_left{0};  // still to be summed
+  // get: a pin holds the whole value, however little of it is requested
   std::atomic<std::uint64_t> pinned_bytes{0};
-  std::atomic<std::uint64_t> beside_bytes{0};  // of these, what its principal's account has beside `held_bytes`
+  std::atomic<std::uint64_t> beside_bytes{0};  // part of these: what the account has ahead of `held_bytes`
   bool is_summed = false;                      // by this server's threads, not by the engine
   status outcome;                              // of the copies
 
@@ -119,7 +120,7 @@ struct session::device_batch : device_claim {
     for (const piece& one : moved) out.push_back({one.offset, one.bytes});
     return out;
   }
-  // Precondition: these are bound.
+  // Precondition: the memory is bound.
   device_queue::job make_job(device_gpu::way direction) const {
     device_queue::job out{memory->gpu, direction, {}, {}};
     out.blocks.reserve(moved.size());
@@ -131,14 +132,14 @@ struct session::device_batch : device_claim {
     for (const value& one : values) out += one.held_bytes;
     return out;
   }
-  // Nothing of the item moves any more.
+  // Fails the item; nothing of it is moved any more.
   void fail(std::size_t i, const failure& reason) {
     values[i] = {};
     work->fail(i, reason);
   }
 };
 
-// The frame is whole and allowed; each item's place lies within the memory that it names.
+// Precondition: the frame is complete and permitted, and each item lies within the memory that it names.
 void session::dispatch_device_batch(const request_ptr& request, const pool_policy& pool, std::string_view body) {
   const opcode op = request->head.op;
   const bool is_put = op == opcode::batch_put;
@@ -180,8 +181,8 @@ void session::dispatch_device_batch(const request_ptr& request, const pool_polic
   is_put ? put_device_batch(one, all_bytes) : get_device_batch(one, all_bytes);
 }
 
-// On a thread that sums while the connection's thread has other frames, else on the connection's. What it throws comes
-// there.
+// Runs `work` on a checksum thread if the connection's thread has other frames, otherwise on the connection's thread.
+// Exceptions of `work` are rethrown on the connection's thread.
 template <class Work>
 void session::beside(const device_batch& one, store_client::checksum_pool& threads, Work work) {
   if (!one.is_beside_others) return work();
@@ -220,7 +221,7 @@ void session::put_device_batch(const device_batch_ptr& one, std::uint64_t asked_
   });
 }
 
-// On any thread.
+// May run on any thread.
 status session::begin_device_batch(device_batch& one, const store::begin_options& options) {
   const auto pool = one.request->head.pool_id;
   std::vector<store::run_put> puts;
@@ -267,13 +268,13 @@ void session::device_batch_begun(const device_batch_ptr& one, const status& begu
   });
 }
 
-// Without a commit.
+// Ends a put without a commit.
 void session::end_device_put(const device_batch_ptr& one, const failure& reason) {
   {
     const std::lock_guard lock(device_commits_.mutex);
     std::erase(device_commits_.in_order, one);
   }
-  commit_ready_batches();  // those behind it
+  commit_ready_batches();  // those queued behind it
   answer_device_batch(one, reason);
 }
 
@@ -294,10 +295,10 @@ void session::fetch_device_batch(const device_batch_ptr& one) {
   };
   transfers_here->add(std::move(copy));
   transfers_here->flush();
-  if (one->is_summed) parts_.sums->call(one->moving_bytes / kShareBytes + 1);  // the copies go on meanwhile
+  if (one->is_summed) parts_.sums->call(one->moving_bytes / kShareBytes + 1);  // the copies continue meanwhile
 }
 
-// On any thread.
+// May run on any thread.
 void session::prepare_device_commits(device_batch& one) {
   const auto pool = one.request->head.pool_id;
   one.commits.resize(one.items.size());
@@ -319,7 +320,7 @@ void session::prepare_device_commits(device_batch& one) {
   one.commit_options.afterwards = [sums = parts_.sums](std::function<void()> task) { sums->give(std::move(task)); };
 }
 
-// Its bytes are in the arena, or do not come.
+// The bytes are in the arena, or will not arrive.
 void session::device_batch_arrived(const device_batch_ptr& one) {
   one->end_memory();
   if (one->outcome && closed_) one->outcome = failure{ECANCELED, "the client has gone"};
@@ -333,7 +334,7 @@ void session::device_batch_arrived(const device_batch_ptr& one) {
   else device_batch_ready(one);
 }
 
-// On several threads; the last one goes on.
+// Runs on several threads; the last one continues.
 void session::sum_device_batch(const device_batch_ptr& one) {
   std::vector<std::size_t> ends;  // of the shares
   std::uint64_t bytes = 0;
@@ -360,7 +361,7 @@ void session::sum_device_batch(const device_batch_ptr& one) {
     parts.emplace_back(block, &(*block)[share]);
   }
   parts_.sums->give(parts);
-  // This thread has the next frames to begin, and sums only what the others would begin late.
+  // This thread has more frames to begin, so it only sums what the others would start late.
   transfers_here->watch([one, sums = parts_.sums] {
     const bool is_over = one->shares_left.load(std::memory_order_acquire) == 0;
     if (!is_over && sums->is_behind()) (void)sums->help();
@@ -368,7 +369,7 @@ void session::sum_device_batch(const device_batch_ptr& one) {
   });
 }
 
-// On any thread.
+// May run on any thread.
 void session::device_batch_ready(const device_batch_ptr& one) {
   {
     const std::lock_guard lock(device_commits_.mutex);
@@ -377,8 +378,9 @@ void session::device_batch_ready(const device_batch_ptr& one) {
   commit_ready_batches();
 }
 
-// On any thread. One that follows others is left to the thread for that; it goes on with what becomes ready meanwhile. Where
-// that thread sleeps still, this one commits: to wake up takes as long as several commits.
+// May run on any thread. A frame that follows others is left to the commit thread, which continues with whatever
+// becomes ready meanwhile. If that thread is still asleep, this one commits, because a wakeup takes as long as several
+// commits.
 void session::commit_ready_batches() {
   auto& list = device_commits_.in_order;
   for (;;) {
@@ -399,7 +401,7 @@ void session::commit_ready_batches() {
   }
 }
 
-// On the thread for commits.
+// Runs on the commit thread.
 void session::commit_batches() {
   auto& list = device_commits_.in_order;
   for (;;) {
@@ -415,7 +417,7 @@ void session::commit_batches() {
   }
 }
 
-// On any thread.
+// May run on any thread.
 void session::commit_device_batch(const device_batch_ptr& one) {
   const auto go_on = [me = shared_from_this(), one](std::vector<store::committed_value> done) {
     me->beside(*one, *me->parts_.sums, [me, one, done = std::move(done)] { me->device_batch_committed(one, done); });
@@ -425,7 +427,8 @@ void session::commit_device_batch(const device_batch_ptr& one) {
                            one->commit_options, go_on);
 }
 
-// On any thread. `done`: nothing, or of each item; it says nothing of those that failed before.
+// May run on any thread. `done` is empty, or has an entry for each item; it says nothing about items that failed
+// before.
 void session::device_batch_committed(const device_batch_ptr& one, const std::vector<store::committed_value>& done) {
   std::uint64_t stored_bytes = 0;
   for (std::size_t i = 0; i < done.size(); ++i) {
@@ -444,7 +447,7 @@ void session::device_batch_committed(const device_batch_ptr& one, const std::vec
   answer_device_batch(one, {});
 }
 
-// On any thread.
+// May run on any thread.
 void session::answer_device_batch(const device_batch_ptr& one, status outcome) {
   std::string body = outcome ? one->work->body(parts_.engine.arena().base) : std::string();
   run_on_home_thread([me = shared_from_this(), one, outcome = std::move(outcome), body = std::move(body)] {
@@ -455,11 +458,12 @@ void session::answer_device_batch(const device_batch_ptr& one, status outcome) {
 
 // ---- Gets ----------------------------------------------------------------------------------------------------------------
 
-// On any thread. ENOSPC: the item gets its value by itself. Counted at once: other frames pin at the same time.
+// May run on any thread. ENOSPC: the item has to be fetched alone. Counted at once, because other frames pin at the
+// same time.
 status session::pin_device_item(device_batch& one, std::uint64_t value_bytes) const {
   const std::uint64_t bytes = std::max(value_bytes, kMinHeldBytes);
   const std::uint64_t before = one.pinned_bytes.fetch_add(bytes, std::memory_order_relaxed);
-  // (What the frame asks for is counted already.)
+  // What the frame asked for is counted already.
   const std::uint64_t counted = std::max(before + bytes, one.held_bytes);
   const std::uint64_t more = counted - std::max(before, one.held_bytes);
   if (more == 0) return {};
@@ -488,7 +492,7 @@ void session::take_device_item(const device_batch_ptr& one, std::size_t i, std::
   one->values[i].bytes = std::min(one->items[i].room, info.length_bytes);
 }
 
-// On any thread.
+// May run on any thread.
 void session::found_device_item(const device_batch_ptr& one, std::size_t i, const result<store::pinned_value>& found) {
   if (!found) {
     one->work->fail(i, found.error());
@@ -502,7 +506,7 @@ void session::found_device_item(const device_batch_ptr& one, std::size_t i, cons
   end_device_lookup(one);
 }
 
-// On any thread; the last one goes on.
+// May run on any thread; the last one continues.
 void session::end_device_lookup(const device_batch_ptr& one) {
   if (one->work->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   for (std::size_t i = 0; i < one->items.size(); ++i) {
@@ -524,7 +528,8 @@ void session::get_device_batch(const device_batch_ptr& one, std::uint64_t asked_
   beside(*one, *parts_.sums, [me = shared_from_this(), one, options] { me->pin_device_batch(one, options); });
 }
 
-// On any thread. What is in memory is pinned at once; the rest is looked up one by one, and may come from the disk.
+// May run on any thread. Values in memory are pinned at once; the others are looked up one by one, and may come from
+// the disk.
 void session::pin_device_batch(const device_batch_ptr& one, const store::get_options& options) {
   const auto pool = one->request->head.pool_id;
   one->keys.reserve(one->items.size());
@@ -580,7 +585,7 @@ void session::end_device_batch(const device_batch_ptr& one) {
   beside(*one, *parts_.sums, [me = shared_from_this(), one] { me->unpin_device_batch(one); });
 }
 
-// On any thread.
+// May run on any thread.
 void session::unpin_device_batch(const device_batch_ptr& one) {
   std::uint64_t moved = 0;
   if (one->run != 0) (void)parts_.engine.unpin_run(engine_session_, one->run);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that are not about one value: greeting, the arena's descriptor, pools, searching, metrics.
+// Requests that are not about a single value: greeting, the arena's descriptor, pools, searches, metrics.
 #include "base/clock.hpp"
 #include "base/text.hpp"
 #include "store/server/session.hpp"
@@ -114,7 +114,8 @@ void session::attach(const request_ptr& request) {
   answer_with_descriptor(request, fields, may == mapping::read ? arena.read_only_fd : arena.fd);
 }
 
-// Switches to the rings after the answer has gone through the socket: descriptors precede other output (outbox.cpp).
+// Switches to the rings after the answer has gone through the socket, because descriptors are sent before other output
+// (outbox.cpp).
 void session::open_rings(const request_ptr& request) {
   const auto made = wire_->open_rings();
   if (!made) return answer(request, made.error());
@@ -201,7 +202,7 @@ void session::pool_set(const request_ptr& request, std::string name) {
   auto settings = request->fields.settings.value_or(store_protocol::pool_settings{});
   if (const auto fine = store::check_given(settings.level); !fine) return answer(request, fine.error());
   if (const auto fine = check_access_list(settings.access); !fine) return answer(request, fine.error());
-  // What a request does not say of a cache stays: clients of earlier releases do not know of it.
+  // Settings of a cache that the request omits stay as they are, because clients of earlier releases do not know them.
   const auto present = parts_.engine.find_pool(name);
   const auto before = present ? cache_settings_of(*present) : std::nullopt;
   if (before) settings.is_cache = true;
@@ -223,7 +224,7 @@ void session::pool_set(const request_ptr& request, std::string name) {
 
 void session::policy_changed(const pool_policy& changed) {
   asio::post(home_, [me = shared_from_this(), changed] {
-    // Two changes of a pool may be told in either order: what the engine has now is the later one.
+    // Two changes of a pool may be reported in either order; the engine has the later one.
     const auto known = me->parts_.engine.pool(changed.id);
     const pool_policy now = known ? policy_of(*known) : changed;
     if (const auto found = me->pools_.find(now.id); found != me->pools_.end()) found->second = now;
@@ -250,7 +251,7 @@ void session::pool_delete(const request_ptr& request, std::string name) {
       });
 }
 
-// Of the pools that the client may open, and of itself; of all principals for an admin.
+// Counters of the pools that the client may open, and of the client itself; an admin gets all principals.
 void session::stats(const request_ptr& request) {
   auto pools = parts_.engine.list_pools();
   std::erase_if(pools, [&](const store::pool_info& pool) {
@@ -262,7 +263,7 @@ void session::stats(const request_ptr& request) {
   answer(request, {}, {}, parts_.counters.text(parts_.engine.stats(), pools, held) + parts_.values.metrics());
 }
 
-// By name, from behind `after` on; what does not fit the frame comes in the next page.
+// Pools by name, starting after `after`. What does not fit into the frame goes into the next page.
 void session::pool_list(const request_ptr& request) {
   const std::string after = request->fields.after.value_or("");
   const std::uint64_t most = request->head.value_bytes == 0 ? store::kMaxPools : request->head.value_bytes;
@@ -306,7 +307,7 @@ void session::find(const request_ptr& request) {
   aside<page>(
       request,
       [this, pool, options]() -> result<page> {
-        // Searches of a client that has left would keep others, and a store that stops, waiting.
+        // Searches for a client that has left would delay others, and a store that stops.
         if (gone_ || parts_.halted) return failure{ECANCELED, "no client waits for the page any more"};
         auto now = options;
         now.deadline = std::min(options.deadline, clock::now() + kLongestSearch);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that do not fit memory: moved between socket and disk a window at a time.
+// Values that do not fit into memory: they are moved between socket and disk one window at a time.
 //
 //   put   data frames ─▶ window A │ window B ─▶ extents ... the last one ─▶ sync ─▶ commit ─▶ answer
 //   get   answer, then  extents ─▶ window A │ window B ─▶ data frames
 //
-// While the disk has both windows of a put, its connection is not read, so the client's writes wait: that is the back-
-// pressure.
+// While the disk has both windows of a put, its connection is not read, so the client's writes wait. This is the
+// backpressure.
 #include <asio/post.hpp>
 
 #include "base/text.hpp"
@@ -35,7 +35,7 @@ void session::put_in_windows(const request_ptr& request, std::string_view key) {
 }
 
 void session::open_writer(const std::shared_ptr<upload>& one) {
-  waiting_for_room_ = true;  // its frames come next
+  waiting_for_room_ = true;  // its frames follow
   const store::owner_id owner = owner_of(one->request->fields);
   parts_.blocking.post(fair_workers::kind::brief, wire_->other().principal, this, [me = shared_from_this(), one, owner] {
     const auto& head = one->request->head;
@@ -106,11 +106,11 @@ void session::send_in_windows(const request_ptr& request, const store::pinned_va
   one->request = request;
   one->reader = value.reader;
   one->unread_bytes = one->unsent_bytes = bytes;
-  ++under_way_;  // a draining server lets it end
+  ++under_way_;  // a draining server lets it finish
   next_window(one);
 }
 
-// Reads the next window, if there is one, while the previous one is sent.
+// Reads the next window, if there is one, while the previous one is being sent.
 void session::next_window(const outgoing_ptr& one) {
   if (one->reading || one->ready || one->unread_bytes == 0) return;
   one->reading = true;
@@ -129,7 +129,7 @@ void session::send_window(const outgoing_ptr& one) {
   const bool sent = one->unsent_bytes == 0;
   if (closed_ || sent || (one->ready && !*one->ready)) {
     one->ended = true;
-    if (!closed_ && !sent) return answer(one->request, one->ready->error());  // instead of the rest
+    if (!closed_ && !sent) return answer(one->request, one->ready->error());  // replaces the rest
     --under_way_;
     return resume();
   }

@@ -5,8 +5,8 @@
 //   alloc ─▶ room, a random token ─▶ bytes (ucx_listener.hpp) ┐
 //   commit ──────────────────────────────────────────────────┴▶ both there: commit ─▶ answer
 //
-// A closing session closes its UCX transport first. The transfers' own functions keep it alive until UCX has released its
-// memory, so the memory is not reused before.
+// A closing session closes its UCX transport first. The callbacks of the transfers keep the session alive until UCX has
+// released its memory, so the memory is not reused before.
 #include <algorithm>
 #include <asio/post.hpp>
 #include <random>
@@ -29,7 +29,7 @@ std::uint64_t random_token() {
 
 // ---- The greeting --------------------------------------------------------------------------------------------------------
 
-// Empty: a UCX transport will be made.
+// Why this connection gets no UCX transport; empty if it gets one.
 std::string session::ucx_refusal(const store_protocol::tail& greeting) const {
   if (!greeting.ucx) return "the client offers none";
   if (parts_.ucx == nullptr) return parts_.ucx_refusal;
@@ -161,10 +161,10 @@ void session::expire_ucx_commits() {
   });
 }
 
-// True: the grant is used up.
+// Returns true if the grant is used up.
 bool session::settle_ucx_grant(std::uint64_t token) {
   auto& waiting = ucx_grants_.at(token);
-  if (!waiting.arrived || !(waiting.commit || waiting.given_up)) return false;  // the commit gets a failure
+  if (!waiting.arrived || !(waiting.commit || waiting.given_up)) return false;  // the commit fails
   const ucx_grant grant = std::move(waiting);
   ucx_grants_.erase(token);
   const auto& request = grant.commit;
@@ -183,7 +183,7 @@ bool session::settle_ucx_grant(std::uint64_t token) {
   }
   store::commit_options options;
   options.put = put_options_of(request->fields, parts_.values.request_group(grant.room.pool, grant.room.key));
-  options.take_crc = grant.whole;  // from chunks that were checked one by one as they came
+  options.take_crc = grant.whole;  // of chunks that were verified as they arrived
   options.crc32c = grant.crc;
   const std::string transports = stream_session_ ? stream_session_->transports : std::string();
   parts_.values.commit_async(engine_session_, grant.id, grant.room.pool, grant.room.key, options,
@@ -208,17 +208,17 @@ void session::send_by_ucx(const request_ptr& request, store_protocol::tail field
   parts_.counters.bytes(store_protocol::path::ucx, false, bytes);
   fields.result->way = store_protocol::path::ucx;
   fields.ucx_transports = stream_session_->transports;
-  const auto stream = stream_session_;  // the connection may be gone when the answer comes
+  const auto stream = stream_session_;  // the connection may be gone when the answer arrives
   answer(request, {}, std::move(fields), {}, bytes, flag::ucx);
   if (closed_ || bytes == 0) return let_go({&pin, 1});
   std::vector<iovec> source;
   for (const auto& one : pieces) source.push_back({const_cast<std::byte*>(one.data()), one.size()});
-  ++under_way_;  // a draining server lets it end
+  ++under_way_;  // a draining server lets it finish
   parts_.ucx->send(stream, request->fields.token.value_or(0), std::move(source), bytes,
                    [me = shared_from_this(), request, pin](const status& outcome, std::uint32_t) {
                      asio::post(me->home_, [me, request, pin, outcome] {
                        me->let_go({&pin, 1});
-                       if (!outcome && !me->closed_) return me->answer(request, outcome.error());  // instead of the rest
+                       if (!outcome && !me->closed_) return me->answer(request, outcome.error());  // replaces the rest
                        --me->under_way_;
                        me->resume();
                      });

@@ -56,7 +56,7 @@ std::vector<store_protocol::extent> extents_of(const std::vector<store::segment>
 
 bool goes_to_device(const session::pending_request& request) { return (request.head.flags & flag::device) != 0; }
 
-// Of a get: it must find the value in memory.
+// Of a get: whether it requires the value to be in memory.
 bool wants_pin(const session::pending_request& request) {
   return request.head.op == opcode::lookup || goes_to_device(request);
 }
@@ -105,7 +105,7 @@ void session::dispatch(const request_ptr& request, std::string_view key, std::st
   dispatch_value(request, pool->second, key, body);
 }
 
-// The reason for refusing mapped memory to a request; null: it is allowed or not asked for.
+// Why mapped memory is refused to a request; null if it is allowed or not requested.
 const char* session::why_not_mapped(opcode op) const {
   if (op != opcode::alloc && op != opcode::lookup) return nullptr;
   if (mapped_ == mapping::none) return "the arena is not attached";
@@ -139,7 +139,7 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
                       format("%llu bytes: more than this connection may have in progress",
                              static_cast<unsigned long long>(request->head.value_bytes))};
   if (refusal) refusal = admits(*request, key, writes(op));
-  if (!refusal) return answer(request, refusal.error());  // later data frames of it are dropped
+  if (!refusal) return answer(request, refusal.error());  // its later data frames are dropped
   (op == opcode::put ? g_live_puts : op == opcode::get ? g_live_gets : g_live_others).add();
   switch (op) {
     case opcode::put:
@@ -160,7 +160,7 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
   }
 }
 
-// A grant does not outlive the pool's list.
+// A grant ends when a change of the pool's list takes the right to write away.
 bool session::may_still_write(std::uint32_t pool) const {
   const auto found = pools_.find(pool);
   return found != pools_.end() && parts_.access.rights_of(wire_->other(), found->second).write;
@@ -179,7 +179,7 @@ status session::admits(const pending_request& request, std::string_view key, boo
   return parts_.values.admits_copy(*request.fields.copy, engine_session_, request.head.pool_id, key, writes);
 }
 
-// Holds a replicated change, which may have been admitted long ago, against changes of the map.
+// Keeps the cluster's map from changing during a replicated change, which may have been admitted long ago.
 std::shared_lock<std::shared_mutex> session::gate_of(const pending_request& request) {
   return request.fields.copy ? std::shared_lock(parts_.values.copies_gate()) : std::shared_lock<std::shared_mutex>();
 }
@@ -216,7 +216,7 @@ void session::put_whole(const request_ptr& request, std::string_view key, std::s
   auto options = put_options_of(request->fields, parts_.values.request_group(request->head.pool_id, key));
   const auto gate = gate_of(*request);
   if (const status fine = is_still_admitted(*request, key); !fine) return answer(request, fine.error());
-  if (!body.empty()) options.known_crc = request->head.body_crc;  // checked against the body when the frame was taken apart
+  if (!body.empty()) options.known_crc = request->head.body_crc;  // verified against the body when the frame was parsed
   service_for(*request).put_async(request->head.pool_id, key, std::as_bytes(std::span(body)), options, std::move(ended));
   now->running = false;
   if (now->no_room)
@@ -240,7 +240,7 @@ result<store::grant> session::begin(const pending_request& request, std::string_
     options.from_current = true;
   }
   if (auto may = may_hold(length); !may) return may.error();
-  if (!request.fields.copy) options.owner = owner_of(request.fields);  // a copy has been admitted elsewhere
+  if (!request.fields.copy) options.owner = owner_of(request.fields);  // another server has admitted a copy
   options.request = request_of(request.fields);
   if (request.fields.only) {
     options.precondition = static_cast<store::condition>(request.fields.only->kind);
@@ -249,7 +249,7 @@ result<store::grant> session::begin(const pending_request& request, std::string_
   return parts_.engine.begin_put(engine_session_, pool, key, length, options);
 }
 
-// True for a durable value that has waited long for room in memory: it goes to the disk directly.
+// Returns true for a durable value that has waited long for room in memory: it goes to disk directly.
 bool session::goes_past_memory(const pending_request& request) const {
   constexpr std::uint64_t kPatienceNs = 100'000'000;
   const auto pool = pools_.find(request.head.pool_id);
@@ -269,7 +269,7 @@ void session::put_streamed(const request_ptr& request, std::string_view key) {
   auto one = std::make_shared<upload>();
   one->request = request;
   one->key = key;
-  // Waiting would block this connection's other bytes, so the value bypasses the memory tier.
+  // Waiting would block the connection's other bytes, so the value bypasses the memory tier.
   const bool waits_for_itself = !uploads_.empty() && !part && request->head.value_bytes > 0 && may_wait(*request) &&
                                 parts_.values.takes_longer_than_memory();
   uploads_[request->head.request_id] = one;
@@ -307,7 +307,7 @@ void session::upload_complete(const std::shared_ptr<upload>& one) {
   store::commit_options options;
   options.put = put_options_of(one->request->fields, parts_.values.request_group(one->request->head.pool_id, one->key));
   if ((one->request->head.flags & flag::patch) != 0 && options.put.precondition == store::condition::none) {
-    // The value that the rest was taken from must still be current.
+    // The value that supplied the rest must still be current.
     options.put.precondition = one->base_version != 0 ? store::condition::if_version : store::condition::if_absent;
     options.put.expected_version = one->base_version;
   } else if (one->request->fields.crc && *one->request->fields.crc != one->crc) {
@@ -316,7 +316,7 @@ void session::upload_complete(const std::shared_ptr<upload>& one) {
     return answer(one->request, {EBADMSG, format("the value that arrived has checksum %08x, its writer says %08x", one->crc,
                                                  *one->request->fields.crc)});
   } else if (one->patch_at == 0 && one->granted.length_bytes == one->have_bytes) {
-    options.take_crc = true;  // from frames that were checked one by one as they came
+    options.take_crc = true;  // of frames that were verified as they arrived
     options.crc32c = one->crc;
   }
   const auto way = wire_->other().way;
@@ -361,7 +361,7 @@ void session::alloc(const request_ptr& request, std::string_view key) {
       [me = shared_from_this(), request, granted, patch_at, key = std::string(key)](const status& begun) {
         if (!begun) return me->answer(request, begun.error());
         if (me->uses_ucx(*request)) return me->receive_by_ucx(request, *granted, *patch_at, key);
-        if ((request->head.flags & flag::ucx) != 0) {  // it broke while this waited for room
+        if ((request->head.flags & flag::ucx) != 0) {  // the transport broke while the request waited for room
           (void)me->parts_.engine.abort(me->engine_session_, granted->id);
           return me->answer(request, {ECONNABORTED, "the UCX transport broke"});
         }
@@ -391,7 +391,7 @@ void session::arrived(const request_ptr& request) {
 
 void session::commit(const request_ptr& request) {
   const std::uint64_t token = request->fields.token.value_or(0);
-  if ((request->head.flags & flag::ucx) != 0) {  // the client has done with its UCX transport
+  if ((request->head.flags & flag::ucx) != 0) {  // the client has closed its UCX transport
     leave_ucx();
     return answer(request, status{});
   }
@@ -467,7 +467,7 @@ void session::look_up(const request_ptr& request, std::string_view key,
   if (!may && wants_pin(*request))
     return answer(request, {ENOTSUP, wire_->other().principal + " holds as much of the memory tier as it may"});
   options.past_memory = !may;
-  // (The engine's threads do not wait for room: other values come through them.)
+  // Does not wait for room, because other values pass through the engine's threads too.
   service_for(*request).lookup_async(
       engine_session_, request->head.pool_id, key, options,
       [me = shared_from_this(), request, handler, name = std::string(key)](result<store::pinned_value> found) {
@@ -482,7 +482,7 @@ void session::look_up(const request_ptr& request, std::string_view key,
       });
 }
 
-// Values that are read from disk come one by one, and were all asked for when the principal held nothing.
+// Values read from disk arrive one by one, and all were requested when the principal held nothing.
 bool session::holds_too_much(const request_ptr& request, const store::pinned_value& value) {
   const bool stays_pinned = value.pin != 0 && (wants_pin(*request) || value.info.length_bytes > kInlineBytes);
   if (!stays_pinned || request->goes_past_memory || may_hold(value.info.length_bytes)) return false;
@@ -491,7 +491,8 @@ bool session::holds_too_much(const request_ptr& request, const store::pinned_val
   return true;
 }
 
-// No room in memory now. A client that asked for mapped memory is soon sent to the socket, where values bypass memory.
+// There is no room in memory now. A client that asked for mapped memory is soon sent to the socket, where values bypass
+// memory.
 bool session::look_up_again(const request_ptr& request, const std::string& key,
                             void (session::*handler)(const request_ptr&, const store::pinned_value&)) {
   constexpr auto kPatience = std::chrono::milliseconds(20);
@@ -586,7 +587,7 @@ void session::let_go(std::span<const std::uint64_t> pins) {
   memory_.set(granted_bytes_ + pinned_bytes_);
 }
 
-// Clients can guess the numbers of others. Memory that a transfer reads would be another value's by then.
+// Clients can guess the numbers of others' pins. Unpinning one would reuse memory that a transfer still reads.
 void session::take_back(const std::vector<std::uint64_t>& pins) {
   for (const auto pin : pins) {
     const auto found = pinned_.find(pin);

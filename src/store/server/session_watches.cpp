@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watches of a connection: begun, waited for, ended. The changes are watch_hub's.
+// Watches of a connection: begin, wait and end. watch_hub collects the changes.
 #include <algorithm>
 #include <asio/post.hpp>
 
@@ -14,7 +14,7 @@ namespace flag = store_protocol::flag;
 
 namespace {
 
-// A client that takes no answers leaves its changes in the queue, where they are counted.
+// For a client that takes no answers, changes stay in the queue, where they count against its limit.
 constexpr std::size_t kMaxUnsentBytes = 1u << 20;
 constexpr auto kUnsentPause = std::chrono::milliseconds(10);
 
@@ -24,7 +24,7 @@ constexpr auto kUnsentPause = std::chrono::milliseconds(10);
 struct session::watching {
   explicit watching(asio::io_context& home) : timer(home) {}
   watch_ref watch;
-  request_ptr waits;  // null: nobody does
+  request_ptr waits;  // null if none waits
   asio::steady_timer timer;
 };
 
@@ -72,7 +72,7 @@ void session::begin_watch(const request_ptr& request, std::string_view prefix) {
   terms.prefix = prefix;
   terms.exact = exact;
   terms.most_bytes = parts_.config.max_principal_watch_bytes;
-  // The engine's threads call it with a lock held, so the work is left to this connection's thread.
+  // The engine's threads call this with a lock held, so the work is left to the connection's thread.
   terms.wake = [weak = weak_from_this(), weak_watch = std::weak_ptr(made), &home = home_] {
     asio::post(home, [weak, weak_watch] {
       const auto me = weak.lock();
@@ -82,7 +82,7 @@ void session::begin_watch(const request_ptr& request, std::string_view prefix) {
   };
   made->watch = std::make_shared<key_watch>(std::move(terms), principal, parts_.counters);
   const auto token = parts_.watches.add(made->watch);
-  // Another connection may have deleted the pool, whose end is told only to those that watched it then.
+  // Another connection may have deleted the pool, and its end was reported only to those that watched it then.
   if (const auto known = parts_.engine.pool(request->head.pool_id); !known) {
     parts_.watches.remove(made->watch);
     return answer(request, known.error());
@@ -93,13 +93,13 @@ void session::begin_watch(const request_ptr& request, std::string_view prefix) {
   answer(request, {}, std::move(fields));
 }
 
-// Something has happened, or (`is_over`) the time to wait has passed.
+// Something has changed, or (`is_over`) the time to wait has passed.
 void session::answer_watch(const std::shared_ptr<watching>& one, bool is_over) {
   if (!one->waits || closed_) return;
   if (out_.waiting_bytes() > kMaxUnsentBytes) {
     one->timer.expires_after(kUnsentPause);
     one->timer.async_wait([weak = weak_from_this(), one](std::error_code cancelled) {
-      // No change has to be there, for the answer is late already.
+      // Answers even without a change, because the time to wait has passed.
       if (const auto me = weak.lock(); me && !cancelled) me->answer_watch(one, true);
     });
     return;
@@ -133,7 +133,7 @@ void session::end_watches(const failure& reason, std::optional<store::pool_id> p
   for (const auto token : tokens) end_watch(token, reason);
 }
 
-// Without answers: nobody is there any more.
+// Sends no answers, because the client has left.
 void session::drop_watches() {
   for (const auto& [token, one] : watches_) parts_.watches.remove(one->watch);
 }

@@ -15,13 +15,13 @@ namespace {
 result<gid_t> group_of(const std::string& name) {
   if (const auto number = parse_integer(name); number && *number >= 0) return static_cast<gid_t>(*number);
   errno = 0;
-  const group* const found = getgrnam(name.c_str());  // while the server starts: one thread
+  const group* const found = getgrnam(name.c_str());  // the server has only one thread while it starts
   if (found != nullptr) return found->gr_gid;
   return failure{EINVAL,
                  format("config field \"socket_group\": group %s does not exist (groupadd creates it)", name.c_str())};
 }
 
-// Group and rights of the socket's file.
+// Sets group and mode of the socket's file.
 status give_socket(const std::string& path, const server_config& config) {
   const auto mode = parse_socket_mode(config.socket_mode);
   if (!mode) return mode.error();
@@ -36,7 +36,7 @@ status give_socket(const std::string& path, const server_config& config) {
   return failure{errno, format("mode %s of %s: %s", config.socket_mode.c_str(), path.c_str(), errno_text(errno).c_str())};
 }
 
-// Of the file that has this name now.
+// Identity of the file that has this name now.
 std::pair<dev_t, ino_t> file_at(const std::string& path) {
   struct stat info {};
   if (lstat(path.c_str(), &info) != 0) return {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's unix socket: listens at a path, and leaves the path to whoever has put another file there since.
+// The server's unix socket: listens at a path. If somebody has put another file there since, that file is left alone.
 #pragma once
 
 #include <sys/types.h>
@@ -17,10 +17,10 @@ namespace pl::store_server {
 
 class socket_file {
  public:
-  // EADDRINUSE: another server listens there; EEXIST: a file that is no socket.
+  // EADDRINUSE: another server listens there. EEXIST: there is a file that is no socket.
   static result<std::unique_ptr<socket_file>> listen(asio::io_context& home, const std::string& path,
                                                      const server_config& config);
-  // The file, if it is still this socket's. May be called again.
+  // Removes the file if it is still this socket's. May be called again.
   void remove();
 
   asio::local::stream_protocol::acceptor acceptor;
@@ -28,7 +28,7 @@ class socket_file {
  private:
   socket_file(asio::io_context& home, std::string path) : acceptor(home), path_(std::move(path)) {}
   std::string path_;
-  std::pair<dev_t, ino_t> file_;  // zeros: none
+  std::pair<dev_t, ino_t> file_;  // zeros if there is none
 };
 
 }  // namespace pl::store_server

@@ -19,7 +19,7 @@ namespace {
 void set_up(asio::ip::tcp::socket& socket, peer& other) {
   std::error_code ignored;
   socket.set_option(asio::ip::tcp::no_delay(true), ignored);
-  // Detects a host that vanished within two minutes.
+  // Detects a vanished host within two minutes.
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
   const int idle_s = 60, between_s = 15, probes = 4;
   setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
@@ -32,8 +32,8 @@ void set_up(asio::ip::tcp::socket& socket, peer& other) {
                                          make_address_v4(asio::ip::v4_mapped, remote.address().to_v6()).is_loopback());
 }
 
-// What the client has not taken stays with the kernel behind the close: up to 4 MiB, for minutes, where the client is gone
-// or stopped. A client that lives takes its last answer in this time.
+// Limits how long the kernel keeps unsent bytes after the close: up to 4 MiB, for minutes, if the client is gone or
+// stopped. A live client takes its last answer within this time.
 void end(asio::ip::tcp::socket& socket) {
   constexpr int kLastAnswerMs = 10'000;
   std::error_code ignored;
@@ -69,8 +69,8 @@ std::string text_of(const ASN1_STRING* name) {
                      static_cast<std::size_t>(ASN1_STRING_length(name)));
 }
 
-// The first URI among the certificate's alternative names, else its common name. Their prefixes differ, so a common name
-// cannot imitate a URI. Empty: it has neither, or one with a zero byte.
+// The first URI among the certificate's alternative names, or else its common name. Their prefixes differ, so a common
+// name cannot imitate a URI. Empty if it has neither, or one with a zero byte.
 std::string principal_of(SSL* tls) {
   const std::unique_ptr<X509, decltype(&X509_free)> certificate(SSL_get1_peer_certificate(tls), X509_free);
   if (!certificate) return {};
@@ -104,7 +104,8 @@ class tls_transport final : public transport {
     set_up(stream_.next_layer(), peer_);
     stream_.async_handshake(asio::ssl::stream_base::server, [this, ready = std::move(ready)](std::error_code error) {
       if (!error) peer_.principal = principal_of(stream_.native_handle());
-      if (!error && peer_.principal.empty()) error = std::make_error_code(std::errc::permission_denied);  // no name to check
+      // There is no name to check
+      if (!error && peer_.principal.empty()) error = std::make_error_code(std::errc::permission_denied);
       ready(error);
     });
   }
@@ -118,7 +119,7 @@ class tls_transport final : public transport {
   bool has_left() override { return store_server::has_left(stream_.next_layer().native_handle()); }
 
  private:
-  const tls_context tls_;  // a reload may have replaced it
+  const tls_context tls_;  // a reload may have replaced the server's
   asio::ssl::stream<asio::ip::tcp::socket> stream_;
 };
 
@@ -147,7 +148,7 @@ result<tls_context> make_tls_context(const tls_files& files) {
   SSL_CTX* raw = context->native_handle();
   SSL_CTX_set_min_proto_version(raw, TLS1_3_VERSION);
   SSL_CTX_set_ciphersuites(raw, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
-  // Without tickets a certificate is verified for each connection, with the authority of that time.
+  // Without tickets, each connection verifies a certificate against the authority in force at that time.
   SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
   SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(raw, 0);

@@ -88,7 +88,7 @@ void ucx_listener::serve() {
     }
     take_receives();
     for (const auto& one : now) one();
-    now.clear();  // releases what they hold
+    now.clear();  // destroys what the tasks hold
     if (progress()) continue;
     counters_.ucx_refused.store(refused(), std::memory_order_relaxed);
     if (arm()) sleep();
@@ -136,7 +136,7 @@ ucx_value_stream& ucx_listener::stream_of(const stream_session_ptr& one) {
   return found == own_.end() ? *ucx_stream_ : *found->second;
 }
 
-// ---- What sessions ask ---------------------------------------------------------------------------------------------------
+// ---- Called by sessions -----------------------------------------------------------------------------------------------
 
 result<ucx_listener::joined_stream> ucx_listener::joined_with(const store_protocol::ucx_offer& client) {
   std::unique_ptr<ucx_value_stream> own;
@@ -166,7 +166,7 @@ void ucx_listener::join(const store_protocol::ucx_offer& client, std::function<v
 }
 
 void ucx_listener::begin(const stream_session_ptr& session, stream_transfer_ptr transfer, done callback) {
-  // Weak: the list of transfers holds it while it moves.
+  // Weak, because the list of transfers holds it while it is in progress.
   transfer->changed = [this, session, weak = std::weak_ptr(transfer), is_reported = false,
                        callback = std::move(callback)]() mutable {
     const auto one = weak.lock();

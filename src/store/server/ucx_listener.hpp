@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store's end of UCX: one thread, which sleeps while nothing moves, and one worker; over TCP one worker for each
-// session. With UCX 1.22 stores ended that had closed a TCP connection by force while its peer stood still (SIGSTOP), when
-// the peer went on (no trace was had; what fits is an event of that connection): a session's worker goes with it, so nothing
-// can be heard. Sessions pass it the memory they have granted and are called back at the end. Every call from any thread.
+// The store's end of UCX: one thread, which sleeps while nothing moves, and one worker; over TCP, one worker for each
+// session. With UCX 1.22, stores crashed that had forcibly closed a TCP connection to a stopped peer (SIGSTOP) when the
+// peer continued. (There is no trace of it; an event of that connection would explain it.) A worker per session is
+// destroyed with the connection, so no event can arrive. Sessions pass in the memory they have granted and are called
+// back at the end. Thread-safe.
 //
 //   session ── receive(token, extents) ──▶ thread: ucx_value_stream ── chunks ──▶ the arena ── done(crc) ──▶ session: commit
 //
-// The arena is registered once, and no key to it leaves the process (am_port.hpp): no client can write into it or read it
-// but through this end, which looks at every chunk's head first.
+// The arena is registered once, and no key to it leaves the process (am_port.hpp): clients can access it only through
+// this end, which checks the head of every chunk first.
 #pragma once
 
 #include <functional>
@@ -31,25 +32,25 @@ class ucx_listener {
     void* arena = nullptr;
     std::size_t arena_bytes = 0;
   };
-  // The end of a transfer: `crc` of all its bytes. UCX no longer touches its memory.
+  // The end of a transfer: `crc` covers all its bytes. UCX no longer touches the memory.
   using done = std::function<void(const status& outcome, std::uint32_t crc)>;
 
-  // ENODEV, ENOSYS: why UCX cannot be used.
+  // ENODEV or ENOSYS if UCX cannot be used; the message says why.
   static result<std::unique_ptr<ucx_listener>> open(const options& wanted, metrics& counters, event_log& log);
-  // Transfers under way end without their done().
+  // Transfers in progress end without a call of done().
   ~ucx_listener();
 
   const store_protocol::ucx_offer& offer() const noexcept { return offer_; }
 
   struct joined_stream {
     store_client::stream_session_ptr session;
-    store_protocol::ucx_offer offer;  // of the worker that the client shall reach, and the session's secret
+    store_protocol::ucx_offer offer;  // names the worker that the client has to reach, and the session's secret
   };
-  // `joined` and `lost` are called by the listener's thread.
+  // The listener's thread calls `joined` and `lost`.
   void join(const store_protocol::ucx_offer& client, std::function<void(result<joined_stream>)> joined,
             std::function<void()> lost);
-  // Calls `callback` once, from the listener's thread, when all has moved or after the first failure. ECONNABORTED: UCX
-  // broke, ECANCELED: stop(). Names a transfer by its token.
+  // Calls `callback` once, from the listener's thread, when everything has been transferred or after the first failure.
+  // ECONNABORTED: UCX broke. ECANCELED: stop(). The token identifies the transfer.
   void receive(const store_client::stream_session_ptr& session, std::uint64_t token, std::vector<iovec> destination,
                std::uint64_t bytes, done callback);
   void send(const store_client::stream_session_ptr& session, std::uint64_t token, std::vector<iovec> pieces,
@@ -74,14 +75,14 @@ class ucx_listener {
   const options wanted_;
   metrics& counters_;
   store_protocol::ucx_offer offer_;
-  // Of the thread: the one for all, and those of sessions with one of their own.
+  // Used by the thread: the shared worker, and those of sessions with their own.
   std::unique_ptr<store_client::ucx_value_stream> ucx_stream_;
   std::map<store_client::stream_session_ptr, std::unique_ptr<store_client::ucx_value_stream>> own_;
   std::uint64_t refused_by_closed_ = 0;
   bool each_its_own_ = false;
   std::mutex lock_;
   std::vector<std::function<void()>> posted_;
-  // Incoming transfers of those. A client may send as soon as it has its grant, while the thread is busy.
+  // Incoming transfers of such sessions. A client may send as soon as it has its grant, while the thread is busy.
   std::vector<std::pair<store_client::stream_session_ptr, store_client::stream_transfer_ptr>> receives_;
   bool ending_ = false;
   int wake_fd_ = -1;

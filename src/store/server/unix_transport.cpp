@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A unix socket, and the rings in shared memory that may take its place.
+// A unix socket, and the shared memory rings that may replace it.
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -22,8 +22,8 @@ using local_socket = asio::local::stream_protocol::socket;
 
 constexpr int kSocketBytes = 4 << 20;
 
-// The rings of a connection and its socket, which then carries wakeup bytes. Shared with the socket's handlers, which may
-// run after the connection is gone.
+// The rings of a connection and its socket, which then carries wakeup bytes. Shared with the socket's handlers, which
+// may run after the connection is gone.
 class ringing final : public ring_poller::member, public std::enable_shared_from_this<ringing> {
  public:
   ringing(local_socket& socket, ring_poller& poller, std::unique_ptr<store_protocol::byte_rings> rings)
@@ -38,7 +38,7 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
     destination_ = destination;
     read_ = std::move(callback);
   }
-  // The next poll calls `callback`; this function does not.
+  // The next poll calls `callback`, not this function.
   void write(std::vector<asio::const_buffer> buffers, transport::done callback) {
     unsent_.clear();
     for (const auto& each : buffers) unsent_.push_back({const_cast<void*>(each.data()), each.size()});
@@ -129,10 +129,10 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
   const std::unique_ptr<store_protocol::byte_rings> rings_;
   std::array<char, 64> wakeups_{};
   asio::mutable_buffer destination_;
-  std::vector<iovec> unsent_;  // the rest of it
+  std::vector<iovec> unsent_;  // the rest of the current write
   std::size_t written_ = 0;
   transport::done read_, write_;
-  std::optional<std::error_code> over_;  // of the socket
+  std::optional<std::error_code> over_;  // error of the socket
   bool broken_ = false;                  // the client reports impossible positions
 };
 
@@ -190,7 +190,7 @@ class unix_transport final : public transport {
 };
 
 status unix_transport::send_descriptor(std::string_view bytes, int fd) {
-  // Some hundred bytes fit an empty socket buffer: sent whole in practice, and checked.
+  // An empty socket buffer has room for a few hundred bytes, so they are sent whole in practice; this is checked.
   const auto sent = send_with_descriptor(socket_.native_handle(), std::as_bytes(std::span(bytes)), fd);
   if (sent == static_cast<ssize_t>(bytes.size())) return {};
   return failure{sent < 0 ? errno : EAGAIN, "a descriptor could not be sent"};

@@ -23,7 +23,7 @@ key_watch::key_watch(terms given, const account_ref& principal, metrics& counter
   ++counters_.watches;
 }
 
-// With the lock held. What others hold counts only beyond this queue's own part.
+// What others hold counts only beyond this queue's own part. Precondition: the lock is held.
 bool key_watch::has_room(std::uint64_t more) const {
   const std::uint64_t part = terms_.most_bytes / std::max<std::uint64_t>(counted_.all(), 1);
   return bytes_ + more <= part || queued_.all() + more <= terms_.most_bytes;
@@ -68,7 +68,7 @@ key_watch::taken key_watch::take(std::uint64_t most, std::size_t most_bytes) {
   taken out;
   const std::lock_guard hold(lock_);
   std::uint64_t count = 0;
-  if (lost_ != 0) {  // before all that are queued
+  if (lost_ != 0) {  // ahead of everything queued
     store_protocol::append(out.body, watch_event{event_kind::lost, {}, 0, std::exchange(lost_, 0)});
     ++count;
   }

@@ -3,10 +3,10 @@
 //
 //   engine (a lock held) --tell--> watch_hub --push--> queues of the watches that match --wake--> their sessions' threads
 //
-// A principal's queues share what its account allows. A queue that would go beyond is dropped as a whole and counts what is
-// lost, which its watcher is told; one that holds less than its part of the whole is not, so that a watcher that takes
-// nothing costs the principal's other ones no change. Together they hold twice the limit at most. Thread-safe; lock order:
-// engine, hub, a watch.
+// The queues of a principal share what its account allows. A queue that would exceed it is dropped as a whole and
+// counts the lost changes, which its watcher is told. A queue that holds less than its fair part is not dropped, so a
+// watcher that takes nothing does not cost the principal's other watchers any change. Together they hold at most twice
+// the limit. Thread-safe. Lock order: engine, hub, a watch.
 #pragma once
 
 #include <atomic>
@@ -33,10 +33,10 @@ class key_watch {
  public:
   struct terms {
     store::pool_id pool = 0;
-    std::string prefix;  // or the key
+    std::string prefix;  // or the exact key
     bool exact = false;
-    std::uint64_t most_bytes = 0;  // of the principal's changes that are queued
-    std::function<void()> wake;    // once for each arm(); on any thread; must not block
+    std::uint64_t most_bytes = 0;  // limit of the principal's queued changes
+    std::function<void()> wake;    // called once for each arm(), on any thread; must not block
   };
   key_watch(terms given, const account_ref& principal, metrics& counters);
   ~key_watch() { --counters_.watches; }
@@ -45,24 +45,24 @@ class key_watch {
 
   const terms& what() const noexcept { return terms_; }
   void push(const store::key_change& one);
-  // Has wake() called when there is something to take: now, if there is.
+  // Requests a call of wake() when there is something to take, at once if there is.
   void arm();
   void disarm();
   struct taken {
     std::string body;        // events
-    bool more = false;       // others are queued
-    bool has_ended = false;  // the pool was deleted: nothing comes after these
+    bool more = false;       // more are queued
+    bool has_ended = false;  // the pool was deleted: no event follows these
   };
-  // Up to `most` events, and about `most_bytes`.
+  // Takes up to `most` events, of about `most_bytes`.
   taken take(std::uint64_t most, std::size_t most_bytes);
 
  private:
-  static constexpr std::uint64_t kEventBytes = 64;  // that a queued event takes of memory beside its key
+  static constexpr std::uint64_t kEventBytes = 64;  // memory of a queued event beside its key
   bool has_room(std::uint64_t more) const;
 
   const terms terms_;
   std::mutex lock_;
-  account_share counted_, queued_;  // queued_: with the lock held
+  account_share counted_, queued_;  // queued_ is guarded by the lock
   metrics& counters_;
   std::deque<store_protocol::watch_event> events_;
   std::uint64_t bytes_ = 0, lost_ = 0;
@@ -73,11 +73,11 @@ using watch_ref = std::shared_ptr<key_watch>;
 class watch_hub {
  public:
   explicit watch_hub(std::uint64_t first_token) : next_token_(first_token) {}
-  // As store::engine_options::on_change.
+  // As in store::engine_options::on_change.
   void tell(const store::key_change& one);
-  // The watch's token: no other one has it, of no connection and no run of a server.
+  // Returns the watch's token, which is unique over all connections and restarts.
   std::uint64_t add(const watch_ref& one);
-  // Nothing is pushed to it any more.
+  // No event is pushed to the watch any more.
   void remove(const watch_ref& one);
 
  private:
@@ -87,10 +87,10 @@ class watch_hub {
   };
   using by_text = std::unordered_map<std::string, std::vector<watch_ref>, hash, std::equal_to<>>;
   struct pool_watches {
-    by_text keys;                             // exact ones
-    std::map<std::size_t, by_text> prefixes;  // by length: a key is looked up by its beginnings of these lengths
+    by_text keys;                             // watches of exact keys
+    std::map<std::size_t, by_text> prefixes;  // by length: a key is looked up by its prefixes of these lengths
   };
-  std::atomic<std::uint64_t> count_{0};  // of watches: while there are none a change costs one load
+  std::atomic<std::uint64_t> count_{0};  // number of watches: while it is 0, a change costs one load
   std::shared_mutex lock_;
   std::unordered_map<store::pool_id, pool_watches> pools_;
   std::uint64_t next_token_;
