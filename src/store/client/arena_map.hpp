@@ -21,10 +21,10 @@ class arena_map {
   arena_map(const arena_map&) = delete;
   arena_map& operator=(const arena_map&) = delete;
 
-  // The address of an extent in this process. EPROTO: outside the arena.
+  // The address of an extent in this process. EPROTO if it lies outside the arena.
   result<std::byte*> at(const store_protocol::extent& extent) const;
   bool read_only() const noexcept { return layout_.read_only; }
-  // Registers the chunks of the extents that are not registered yet. why_not() reports a failure; copies then go through
+  // Registers those chunks of the extents that are not registered yet. On failure, why_not() says why, and copies use
   // the planner's own pinned memory. Thread-safe.
   void prepare(const std::vector<store_protocol::extent>& extents, int device);
   // Why a chunk could not be registered; empty if none failed.

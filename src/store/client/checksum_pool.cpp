@@ -31,12 +31,12 @@ void checksum_pool::end() {
   changed_.notify_all();
   for (auto& one : threads) one.join();
   count_.store(0, std::memory_order_relaxed);
-  // What came too late for the threads: see give().
+  // Sums what was given too late for the threads: see give().
   searching_.fetch_add(0, std::memory_order_acq_rel);
   while (help()) {}
 }
 
-// Under the lock. One is enough.
+// Starts the threads; one is enough for success. Precondition: the lock is held.
 status checksum_pool::start() {
   if (closing_) return failure{ESHUTDOWN, "the threads that compute checksums have ended"};
   if (!threads_.empty()) return {};
@@ -81,10 +81,10 @@ void checksum_pool::give(std::span<const std::shared_ptr<value_part>> parts) {
   }
   for (const auto& one : parts) queue(one);
   want(std::max(parts.size(), waiting_.size()));
-  // A searching thread takes it, or finds it before it goes to sleep: if it leaves the search after this change of
-  // `searching_`, it sees the parts; if before, it is not counted here.
+  // A searching thread takes the part, or finds it before it goes to sleep: if it leaves the search after this change
+  // of `searching_`, it sees the parts; if before, it is not counted here.
   const bool is_seen = searching_.fetch_add(0, std::memory_order_acq_rel) != 0;
-  if (thread_count() == 0)  // they have ended meanwhile
+  if (thread_count() == 0)  // the threads have ended meanwhile
     while (help()) {}
   if (is_seen || called_.load(std::memory_order_relaxed) != 0) return;
   wake_another();
@@ -116,7 +116,7 @@ void checksum_pool::sum(value_part& part) {
   part.summed.store(true, std::memory_order_release);
 }
 
-// Null: none waits.
+// Returns null if no part waits.
 std::shared_ptr<value_part> checksum_pool::take() {
   if (auto part = waiting_.pop()) return *std::move(part);
   if (left_over_count_.load(std::memory_order_relaxed) == 0) return {};
@@ -171,7 +171,7 @@ void checksum_pool::work() {
     std::unique_lock hold(lock_);
     ++asleep_;
     wanted_.store(0, std::memory_order_relaxed);
-    // Looks again under the lock, so that parts given since the last look are not missed.
+    // Checks again under the lock, so that parts given since the last check are not missed.
     changed_.wait(hold, [&] { return closing_ || called_ != 0 || has_parts(); });
     --asleep_;
     if (called_ != 0) --called_;

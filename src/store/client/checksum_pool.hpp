@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that compute the checksums of a value's parts while later parts still arrive from the GPU: one core reads about
-// 12 GB/s, the link delivers more than 50. They also copy and sum parts between host memories, and share out the work on
-// the values of a batch.
+// Threads that compute the checksums of a value's parts while later parts still arrive from the GPU: one core reads
+// about 12 GB/s, and the link delivers more than 50. They also copy and sum parts between host memories, and share the
+// work on the values of a batch.
 #pragma once
 
 #include <atomic>
@@ -21,14 +21,14 @@
 
 namespace pl::store_client {
 
-// A part of a value that moves into the arena, or out of it into host memory. One copy brings several parts. `given` belongs
-// to the thread that drives the connection; `crc` is valid once `summed` is true (acquire).
+// A part of a value that is moved into the arena, or from it into host memory. One copy delivers several parts. `given`
+// belongs to the thread that drives the connection; `crc` is valid once `summed` is true (acquire).
 struct value_part {
   const std::byte* source = nullptr;
   std::size_t bytes = 0;
   std::byte* destination = nullptr;  // if set, summing copies the bytes there (crc32c_copy)
   bool past_cache = false;
-  std::function<void()> task;  // if set, this is done, and nothing is summed; it throws nothing
+  std::function<void()> task;  // if set, the part runs this instead of summing; must not throw
   std::shared_ptr<copy::completion> copied;
   bool given = false;
   std::uint32_t crc = 0;
@@ -40,35 +40,35 @@ struct value_part {
 // wakes the next; and all threads poll for a while before they sleep again.
 class checksum_pool {
  public:
-  // `threads` at most; 0: half of the CPUs, at most 8, which sum what one link brings.
+  // Starts at most `threads`. 0: half of the CPUs, but at most 8, which are enough for one link.
   explicit checksum_pool(unsigned threads = 0) : most_threads_(threads) {}
   ~checksum_pool() { end(); }
   checksum_pool(const checksum_pool&) = delete;
   checksum_pool& operator=(const checksum_pool&) = delete;
-  // Starts the threads, for whom it is too late at the first use. EAGAIN: none can be started.
+  // Starts the threads, for callers that cannot wait until the first use. EAGAIN if none can be started.
   status prepare();
-  // Ends the threads when every part given has been summed. Parts that come later are summed by those who give them.
+  // Ends the threads once every part given has been summed. Later parts are summed by the thread that gives them.
   void end();
   // Announces that `parts` parts follow soon, so that threads wake up in time.
   void call(std::size_t parts);
-  // Queues parts that have arrived; sums them in this call where no thread can be started.
+  // Queues parts that have arrived. If no thread can be started, sums them in this call.
   void give(std::span<const std::shared_ptr<value_part>> parts);
-  // A part that is no sum: the task is done by a thread, or in this call.
+  // Runs a task on one of the threads, or in this call.
   void give(std::function<void()> task);
-  // Sums one waiting part in the calling thread. False: none waits.
+  // Sums one waiting part in the calling thread. Returns false if none waits.
   bool help();
   // 0 until they are started.
   std::size_t thread_count() const noexcept { return count_.load(std::memory_order_relaxed); }
-  // Whether a thread looks for parts just now: it takes the next one at once.
+  // Whether a thread is polling right now, so that it takes the next part at once.
   bool is_looking() const noexcept { return searching_.load(std::memory_order_relaxed) != 0; }
-  // Whether no thread is awake: one that has been called needs 50 us or more in a virtual machine.
+  // Whether no thread is awake: waking one takes 50 us or more in a virtual machine.
   bool is_asleep() const noexcept { return asleep_.load(std::memory_order_relaxed) == thread_count(); }
   // Whether more parts wait than there are threads.
   bool is_behind() const noexcept { return waiting_.size() > thread_count(); }
 
-  // The size of the next copy of a value with `left` bytes to go. Long copies are cheap, because the link idles for 4 to
-  // 10 us between two. The last copies are short, because the checksum is ready only when the last part is summed; sizes
-  // shrink no faster than the threads sum.
+  // The size of the next copy of a value with `left` bytes to go. Long copies are efficient, because the link idles for
+  // 4 to 10 us between two copies. The last copies are short, because the checksum is ready only when the last part is
+  // summed. Sizes shrink no faster than the threads can sum.
   static std::uint64_t copy_bytes(std::uint64_t left) noexcept;
   // The unit of summing, small enough that all threads share the work of one copy.
   static constexpr std::uint64_t kPartBytes = 1 << 20;
@@ -87,15 +87,15 @@ class checksum_pool {
   void wake_another();
   const unsigned most_threads_;
   bounded_queue<part_ref, 256> waiting_;
-  alignas(64) std::atomic<unsigned> searching_{0};  // awake, without a part
-  alignas(64) std::atomic<unsigned> wanted_{0};     // so many should be awake
-  std::atomic<unsigned> asleep_{0};                 // changed under lock_, as the one below
-  std::atomic<unsigned> called_{0};                 // of the sleeping, told to get up
-  std::atomic<std::size_t> count_{0};               // of the threads
+  alignas(64) std::atomic<unsigned> searching_{0};  // awake, but without a part
+  alignas(64) std::atomic<unsigned> wanted_{0};     // how many should be awake
+  std::atomic<unsigned> asleep_{0};                 // changed under lock_, like called_
+  std::atomic<unsigned> called_{0};                 // sleeping threads that have been told to wake up
+  std::atomic<std::size_t> count_{0};               // number of threads
   std::atomic<std::size_t> left_over_count_{0};
   std::mutex lock_;
   std::condition_variable changed_;
-  std::deque<part_ref> left_over_;  // what found the queue full; guarded by lock_
+  std::deque<part_ref> left_over_;  // parts that found the queue full; guarded by lock_
   std::vector<std::thread> threads_;
   bool closing_ = false;
 };

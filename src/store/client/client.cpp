@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The callers' side: operations are made, started and waited for.
+// The callers' side: creating, starting and awaiting operations.
 #include "store/client/client.hpp"
 
 #include <sys/eventfd.h>
@@ -18,10 +18,11 @@ namespace {
 using store_protocol::opcode;
 namespace flag = store_protocol::flag;
 
-constexpr std::uint64_t kInlineBytes = 16 << 10;        // up to here one round trip beats two with a copy less
-constexpr std::uint64_t kInlineSocketBytes = 64 << 10;  // without shared memory: longer ones in data frames
-constexpr std::uint64_t kMinUcxBytes = 256 << 10;       // from here up one more round trip costs less than frames
-// GPU memory that the store itself reaches. One get at a time is quicker by a copy of this process up to some megabytes
+// Up to this size, one round trip is faster than two with one copy less
+constexpr std::uint64_t kInlineBytes = 16 << 10;
+constexpr std::uint64_t kInlineSocketBytes = 64 << 10;  // without shared memory: longer values go in data frames
+constexpr std::uint64_t kMinUcxBytes = 256 << 10;       // from this size on, another round trip costs less than frames
+// For GPU memory that the store itself reaches. A single get up to several megabytes is faster when this process copies
 // (docs/results/store/README.md#durable-batches-and-single-gets).
 constexpr std::uint64_t kDevicePutFrom = 2 << 10, kDeviceGetFrom = 8 << 20;
 
@@ -32,9 +33,9 @@ operation_ptr failed(operation_ptr one, int code, std::string text) {
   return one;
 }
 
-// How long a caller looks for the answer of a store that moves its GPU memory: for 16 MiB the link takes 0.3 ms, frames of a
-// batch follow each other within that time, and who sleeps is woken by a system call of the thread that moves the next one,
-// 10 us later.
+// How long a caller polls for the answer of a store that moves its GPU memory. The link takes 0.3 ms for 16 MiB, and
+// the frames of a batch follow each other within that time. Waking a sleeping caller takes 10 us, in a system call of
+// the thread that should start the next transfer.
 std::chrono::microseconds device_spin(unsigned usual_us) {
   constexpr unsigned kFewCpus = 4, kSpinUs = 500;
   static const bool has_few = std::thread::hardware_concurrency() <= kFewCpus;
@@ -77,7 +78,7 @@ client::~client() {
   }
   if (background_.joinable()) background_.join();
   lock_t hold(lock_);
-  current_.clear();  // nothing is sent any more
+  current_.clear();  // nothing more is sent
   for (auto& one : copies_) wait_for_copies(*one);
   const auto asked = asked_;
   for (const auto& [id, one] : asked)
@@ -118,8 +119,8 @@ operation_ptr client::make_plain(opcode op, std::uint32_t pool, std::string_view
   return one;
 }
 
-// Under the lock. The path of a value of this size; `path::none` stands for the connection. `at_any_size`: a small value
-// may go through mapped memory too.
+// The path of a value of this size; `path::none` means the connection. `at_any_size`: a small value may go through
+// mapped memory too. Precondition: the lock is held.
 store_protocol::path client::path_for(std::uint64_t bytes, bool may_map, bool at_any_size, bool may_use_ucx) const {
   using store_protocol::path;
   const path required = options_.require;
@@ -234,7 +235,7 @@ void client::start(std::span<const operation_ptr> list) {
   lock_t hold(lock_);
   for (const auto& one : list) {
     const bool noticed = one->callback != nullptr || one->event_fd >= 0 || one->leave_to_stream;
-    if (one->done()) {  // refused when it was made
+    if (one->done()) {  // refused when it was created
       if (noticed) ended_.push_back(one);
       continue;
     }
@@ -248,12 +249,12 @@ void client::start(std::span<const operation_ptr> list) {
   run_callbacks(hold);
 }
 
-// Under the lock.
+// Precondition: the lock is held.
 void client::wake_background() {
   if (noticed_ > 0) changed_.notify_all();
 }
 
-// Under the lock.
+// Precondition: the lock is held.
 status client::start_background() {
   if (background_.joinable() || closing_) return {};
   auto started = try_start_thread("ends operations of the store", [this] { background(); });
@@ -387,7 +388,7 @@ result<std::vector<store_protocol::pool_entry>> client::list_pools() {
   }
 }
 
-// Under the lock. ENOTSUP: the server is of an earlier release, which would end the connection.
+// ENOTSUP if the server is of an earlier release, which would close the connection. Precondition: the lock is held.
 status client::needs(std::uint64_t capability, const char* name) const {
   if ((server_.capabilities & capability) != 0) return {};
   return failure{ENOTSUP, std::string("the server does not support ") + name + ": it is an earlier release"};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client of one store server: one connection, any number of requests under way, values in host or GPU memory.
+// The client of one store server: one connection, any number of requests in progress, values in host or GPU memory.
 //
-// Threads: every call from any thread. A waiting thread drives the connection for all; the client's own thread drives it
-// while operations with a callback or an event are under way. The client reconnects after a broken connection and repeats
-// the operations under way until their deadlines; a put or erase whose answer was lost is applied once.
+// Thread-safe. A waiting thread drives the connection for all threads; the client's own thread drives it while there
+// are operations with a callback or an event. After a broken connection the client reconnects and repeats pending
+// operations until their deadlines. A put or erase whose answer was lost is applied once.
 #pragma once
 
 #include <condition_variable>
@@ -23,37 +23,40 @@ namespace pl::store_client {
 
 struct client_options {
   address server;
-  unsigned timeout_ms = 30'000;     // deadline of operations that name none, and of connecting
-  copy::planner* copies = nullptr;  // for GPU memory; outlives the client. Null: host memory only
+  unsigned timeout_ms = 30'000;     // deadline of connecting, and of operations that set none
+  copy::planner* copies = nullptr;  // for GPU memory; outlives the client. Null: host memory only.
   const cu::driver_table* cuda = nullptr;
   bool use_shm = true;
-  bool use_rings = env_read("PEERLANE_STORE_RINGS").integer != 0;  // with use_shm: small messages without system calls
-  store_protocol::path require = store_protocol::path::none;  // an operation that would take another path fails with ENOTSUP
+  // Together with use_shm: small messages without system calls
+  bool use_rings = env_read("PEERLANE_STORE_RINGS").integer != 0;
+  // An operation that would take another path fails with ENOTSUP
+  store_protocol::path require = store_protocol::path::none;
   bool reconnect = true;
   std::optional<ucx_mode> ucx;       // unset: PEERLANE_STORE_UCX
-  std::optional<bool> gpu_checksum;  // of large puts from GPU memory; unset: PEERLANE_STORE_GPU_CHECKSUM
+  std::optional<bool> gpu_checksum;  // for large puts from GPU memory; unset: PEERLANE_STORE_GPU_CHECKSUM
   std::optional<bool> gpu_direct;    // unset: PEERLANE_STORE_GPU_DIRECT
-  unsigned spin_us = 20;             // how long a waiter looks before it sleeps
+  unsigned spin_us = 20;             // how long a waiting thread polls before it sleeps
 };
 
 struct put_request {
   std::optional<store_protocol::durability> level;
   std::optional<store_protocol::precondition> only;
   std::optional<std::uint32_t> user_flags;
-  std::optional<std::uint64_t> offset;  // only this part of the value changes
-  std::optional<std::uint64_t> ttl_ms;  // into a pool that is a cache: gone after so long
-  std::optional<std::uint32_t> crc;     // of the value; the store refuses others (EBADMSG)
-  std::uint64_t number = 0;             // of an earlier request of this client that may have been applied; 0: a new one
-  stream_order order;                   // device memory: read after the stream's work so far
-  int timeout_ms = -1;                  // -1: the client's
+  std::optional<std::uint64_t> offset;  // changes only this part of the value
+  std::optional<std::uint64_t> ttl_ms;  // for a pool that is a cache: lifetime of the value
+  std::optional<std::uint32_t> crc;     // of the value; the store refuses a mismatch (EBADMSG)
+  std::uint64_t number = 0;  // number of an earlier request of this client that may have been applied; 0: a new request
+  stream_order order;        // device memory is read after the work that the stream has now
+  int timeout_ms = -1;       // -1: the client's default
 };
 
 struct get_request {
   std::uint64_t offset = 0;
   bool verify = false;
-  stream_order order;            // device memory: written after the stream's work so far, before its later work
-  bool leave_to_stream = false;  // with an order: ended once the stream waits for the copy. ENOTSUP: not by shared memory
-  bool is_one_of_many = false;   // others of the same call are under way beside it
+  stream_order order;  // device memory is written after the work that the stream has now, and before later work
+  // With an order: the operation ends once the stream waits for the copy. ENOTSUP without shared memory.
+  bool leave_to_stream = false;
+  bool is_one_of_many = false;  // other operations of the same call are in progress
   int timeout_ms = -1;
 };
 
@@ -70,65 +73,66 @@ struct batch_entry {
   std::optional<store_protocol::durability> level;
   std::uint32_t user_flags = 0;
   std::uint64_t ttl_ms = 0;
-  operation_ptr alone;  // what no batch can do (parts of values, GPU streams) goes by this operation instead
+  // Set for what no batch can do (parts of values, GPU streams): this operation replaces the entry
+  operation_ptr alone;
 };
 
 struct batch_settings {
   bool atomic = false;  // put, erase: all or nothing
   int timeout_ms = -1;
-  // put, erase, not atomic: becomes the number of each entry's request (of client::id()), with which it may be sent again
-  // elsewhere. 0: it was not sent.
+  // For puts and erases that are not atomic: receives the number of each entry's request (of client::id()), with which
+  // it may be sent again elsewhere. 0: it was not sent.
   std::vector<std::uint64_t>* numbers = nullptr;
 };
 
-// Classifies the caller's memory. EINVAL: GPU memory, and `copies` is null.
+// Classifies the caller's memory. EINVAL if it is GPU memory and `copies` is null.
 result<memory> find_memory(const cu::driver_table* cuda, const copy::planner* copies, std::uint64_t address,
                            std::uint64_t bytes);
 
 class client {
  public:
   static result<std::unique_ptr<client>> open(const client_options& options);
-  // Operations under way end with ECANCELED first; GPU copies under way are waited for.
+  // Pending operations end with ECANCELED first; GPU copies in progress are waited for.
   ~client();
   client(const client&) = delete;
   client& operator=(const client&) = delete;
 
-  // ---- Making operations. `callback` and `event_fd` may be set before start().
+  // ---- Creating operations. `callback` and `event_fd` may be set before start().
   operation_ptr make_put(std::uint32_t pool, std::string_view key, const memory& source, const put_request& options);
   operation_ptr make_get(std::uint32_t pool, std::string_view key, const memory& destination, const get_request& options);
   operation_ptr make_erase(std::uint32_t pool, std::string_view key, const put_request& options);
   operation_ptr make_plain(store_protocol::opcode op, std::uint32_t pool, std::string_view key, int timeout_ms = -1);
   operation_ptr make_find(std::uint32_t pool, const key_search& search, int timeout_ms = -1);
-  // Gets, puts, erases or asks for (opcode::batch_get ... batch_erase) many keys. Values of up to kMaxBatchedBytes share
-  // frames, of which as many are sent as are needed, and so do those in GPU memory (up to kMaxBatchedDeviceBytes) that the
-  // store moves itself; the others, and those that find no room, go one by one. The answers are in the entries' order, each
-  // with a status of its own.
-  // Atomic: one frame, EMSGSIZE if it is too small; ENOTSUP: no batch of this server.
+  // Gets, puts, erases or queries many keys (opcode::batch_get ... batch_erase). Values of up to kMaxBatchedBytes share
+  // frames, as many as are needed; so do values in GPU memory (up to kMaxBatchedDeviceBytes) that the store moves
+  // itself. Other values, and those that find no room, go one by one. The answers are in the order of the entries, each
+  // with its own status. Atomic: all entries go in one frame. EMSGSIZE if they do not fit; ENOTSUP if the server has no
+  // atomic batches.
   std::vector<reply> run_batch(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
                                const batch_settings& settings = {});
-  // As many changes of a batch are under way at a time: fewer than the numbers that a server remembers of a client.
+  // Limit of a batch's changes in progress: fewer than the requests of a client that a server remembers.
   static constexpr std::size_t kChangesAtATime = 512;
-  // What a batch does with an entry that goes by itself. `number`: put_request::number.
+  // The operation for a batch entry that goes alone. `number` is put_request::number.
   operation_ptr make_alone(store_protocol::opcode op, std::uint32_t pool, const batch_entry& entry, std::uint64_t number,
                            int timeout_ms);
-  // Of its requests (tail::request_number).
+  // The client part of its request numbers (tail::request_number).
   std::uint64_t id() const noexcept { return client_id_; }
-  // Erases the keys that begin so; `result.value_bytes` of the answer says how many there were.
+  // Erases the keys with this prefix. `result.value_bytes` of the answer is their number.
   reply erase_prefix(std::uint32_t pool, std::string_view prefix, int timeout_ms = -1);
   static constexpr std::uint64_t kMaxBatchedBytes = 64 << 10;
   static constexpr std::uint64_t kMaxBatchedDeviceBytes = 1 << 20;
 
-  // Several at once share system calls.
+  // Starts the operations, which share system calls.
   void start(std::span<const operation_ptr> list);
   void start(const operation_ptr& one) { start({&one, 1}); }
 
-  // True: the operation has ended. Otherwise drives the connection once, without blocking.
+  // Returns true if the operation has ended. Otherwise drives the connection once without blocking, and returns false.
   bool test(const operation_ptr& one);
-  // False: `deadline` has passed; the operation continues.
+  // Returns false if `deadline` has passed; the operation continues.
   bool wait(const operation_ptr& one, clock::time_point deadline = clock::time_point::max());
-  // Calls the function once when the operation has ended: within this call if it has, else as `callback`. Precondition: the
-  // operation was started without a callback, and this is the first such call. EAGAIN: no thread can be started that would
-  // call it.
+  // Calls the function once when the operation has ended: in this call if it has already, otherwise like `callback`.
+  // EAGAIN if the thread that would call it cannot be started. Precondition: the operation was started without a
+  // callback, and this is the first such call.
   status call_at_end(const operation_ptr& one, std::function<void(operation&)> function);
   // start() and wait().
   reply run(const operation_ptr& one);
@@ -137,9 +141,9 @@ class client {
   result<memory> classify(std::uint64_t address, std::uint64_t bytes) const;
   // The pool's number, which stays valid over reconnects.
   result<std::uint32_t> open_pool(std::string_view name);
-  // All pools that this client may open, by name: as many pages as there are.
+  // All pools that this client may open, by name; fetches all pages.
   result<std::vector<store_protocol::pool_entry>> list_pools();
-  // ENOTSUP: `cache` is given, and the server knows of none.
+  // ENOTSUP if `cache` is given and the server has no caches.
   result<std::uint32_t> create_pool(std::string_view name, const store_protocol::pool_settings& settings,
                                     const std::optional<store_protocol::cache_settings>& cache = std::nullopt);
 
@@ -150,7 +154,7 @@ class client {
   std::string why_no_ucx() const;
   // Why the server does not move device memory itself; empty if it does.
   std::string why_no_gpu_direct() const;
-  // UCX's transports to the server: "rc_verbs/mlx5_0:1".
+  // UCX's transports to the server, such as "rc_verbs/mlx5_0:1".
   std::string ucx_lanes() const;
   store_protocol::path way() const;
   // The instance number of the server that answered last; it changes with each start of the server.
@@ -158,7 +162,7 @@ class client {
   // store_protocol::capability bits.
   std::uint64_t server_capabilities() const;
   std::uint64_t reconnects() const;
-  // For tests: break the connection, or the UCX stream, now.
+  // For tests: breaks the connection, or the UCX stream, now.
   void break_connection();
   void break_ucx();
 
@@ -169,7 +173,7 @@ class client {
 
   // client.cpp
   clock::time_point deadline_of(int timeout_ms) const;
-  // wait() that sleeps no earlier than after `spin` without anything to do.
+  // A wait() that sleeps only after it has found nothing to do for `spin`.
   void finish(const operation_ptr& one, int status, std::string text = {});
   void run_callbacks(lock_t& hold);
   void wake_background();
@@ -193,12 +197,12 @@ class client {
                   const stream_order& order);
   result<std::uint32_t> remember_pool(const reply& got, std::string_view name);
 
-  // client_pump.cpp; by the thread that drives the connection
+  // client_pump.cpp; called by the thread that drives the connection
   bool pump(lock_t& hold, clock::time_point deadline, bool may_sleep);
-  void submit(const operation_ptr& one);  // by any thread
+  void submit(const operation_ptr& one);  // called by any thread
   static store_protocol::tail fields_for_room(const operation& put);
   void ask(operation& one, store_protocol::opcode op, const store_protocol::tail& fields);
-  bool flush();  // by any thread
+  bool flush();  // called by any thread
   bool send_next_data();
   void keep_rest_of_frame(operation& one);
   bool read_some();
@@ -274,7 +278,7 @@ class client {
     static constexpr std::size_t kMaxKept = 1 << 20;
   };
   struct receiving {
-    operation_ptr receiver;  // null: thrown away
+    operation_ptr receiver;  // null: the bytes are dropped
     store_protocol::head header;
     std::size_t done = 0;
     std::uint32_t crc = 0;
@@ -285,7 +289,7 @@ class client {
   std::condition_variable changed_;
   bool pumping_ = false;  // a thread drives the connection
   bool closing_ = false;
-  int wake_fd_ = -1;  // ends the sleep of whoever drives
+  int wake_fd_ = -1;  // wakes the driving thread
 
   std::unique_ptr<byte_channel> wire_;
   std::unique_ptr<arena_map> arena_;
@@ -295,9 +299,9 @@ class client {
   std::string why_no_shm_;
   std::unique_ptr<ucx_value_stream> ucx_stream_;
   stream_session_ptr stream_session_;
-  std::vector<copy::planner::registration> ucx_staging_;  // of the UCX transport's memory between it and a GPU
-  int ucx_staging_device_ = 0;                            // whose copies it is registered for
-  std::vector<operation_ptr> ucx_operations_;             // put_ucx and get_ucx whose bytes may move
+  std::vector<copy::planner::registration> ucx_staging_;  // for copies between the UCX transport's memory and a GPU
+  int ucx_staging_device_ = 0;                            // the device that it is registered for
+  std::vector<operation_ptr> ucx_operations_;             // put_ucx and get_ucx operations whose bytes may move
   std::string why_no_ucx_;
   std::shared_ptr<device_memories> device_;  // null: this connection has no device link
   std::string why_no_device_;
@@ -308,10 +312,11 @@ class client {
   failure lost_because_;
 
   std::uint64_t next_request_ = 1, client_id_ = 0, next_sequence_ = 1;
-  std::unordered_map<std::uint64_t, operation_ptr> asked_;  // by request id; also ended ones whose answer is to come
-  std::deque<operation_ptr> streaming_;                     // puts with data frames to send
-  std::deque<operation_ptr> copies_;                        // to_copy and copying
-  std::vector<operation_ptr> ended_;                        // callbacks to run
+  // By request id; includes ended operations whose answer is still to come
+  std::unordered_map<std::uint64_t, operation_ptr> asked_;
+  std::deque<operation_ptr> streaming_;  // puts with data frames still to send
+  std::deque<operation_ptr> copies_;     // operations in to_copy and copying
+  std::vector<operation_ptr> ended_;     // callbacks to run
   std::vector<std::uint64_t> unpin_;
   std::uint64_t unpin_bytes_ = 0;
   std::string out_;
@@ -319,8 +324,8 @@ class client {
   std::vector<char> input_;
   std::size_t input_begin_ = 0, input_end_ = 0;
   std::optional<receiving> receiving_;
-  bool data_next_ = false;     // the next frame is data, as far as is known
-  std::uint64_t noticed_ = 0;  // operations under way that nobody need wait for
+  bool data_next_ = false;     // the next frame is probably a data frame
+  std::uint64_t noticed_ = 0;  // pending operations that nobody needs to wait for
   std::thread background_;
 };
 

@@ -19,13 +19,14 @@ using store_protocol::opcode;
 namespace flag = store_protocol::flag;
 namespace capability = store_protocol::capability;
 
-// What of a frame the texts of failures and the numbers may take beside the values.
+// The part of a frame that is reserved for numbers and the texts of failures, beside the values.
 constexpr std::uint64_t kAnswerRoom = 512u << 10;
-// Of values that the store moves itself: 2 MiB take its DMA channel 40 us, in which it does the work on the frame before and
-// sums the one before that. Frames of 4 MiB came to their ends too late for the channel to be busy all the time.
+// For values that the store moves itself: its DMA channel takes 40 us for 2 MiB, in which it works on the previous
+// frame and sums the one before that. With frames of 4 MiB, the next frame came too late to keep the channel busy.
 constexpr std::size_t kDeviceItems = 256;
 constexpr std::uint64_t kDeviceFrameBytes = 2 << 20, kFirstShare = 4;
-// Under way at a time. With the frame whose answer is being read they are fewer than the numbers that a server remembers.
+// Limits of frames and changes in progress. Together with the frame whose answer is being read, the changes are fewer
+// than the requests that a server remembers.
 constexpr std::size_t kFramesAtATime = 8, kDeviceChangesAtATime = 768;
 constexpr std::size_t kFramesAhead = 4;  // of other work of the client
 
@@ -58,11 +59,11 @@ store_protocol::batch_item item_of(const batch_entry& one) {
 
 struct client::batch_frame {
   operation_ptr operation;
-  std::vector<std::size_t> items;  // of the entries
+  std::vector<std::size_t> items;  // numbers of the entries
   std::string body;
   std::uint64_t answer_bytes = 0;
   std::uint64_t device_bytes = 0;
-  handed_memory handed;      // its owner is null: host memory
+  handed_memory handed;      // without an owner: host memory
   std::uint64_t origin = 0;  // address of the first byte of that memory
   std::optional<store_protocol::durability> level;
   bool is_device() const noexcept { return operation->method == operation::kind::batch_device; }
@@ -89,8 +90,8 @@ operation_ptr client::make_alone(opcode op, std::uint32_t pool, const batch_entr
   return make_put(pool, entry.key, entry.buffer, options);
 }
 
-// Makes frames of those entries that go in some. Each is sent when it is full: the server works on it while the next one is
-// made.
+// Builds frames from the entries that fit into frames. Each frame is sent when it is full, so that the server works on
+// it while the next one is built.
 class client::frame_maker {
  public:
   using sink = std::function<void(batch_frame)>;
@@ -104,13 +105,13 @@ class client::frame_maker {
         moves_device_memory_(moves(op) && !settings.atomic &&
                              (owner.server_capabilities() & capability::device_batches) != 0) {}
 
-  // `number`: of the entry in the whole batch.
+  // `number` is the entry's position in the whole batch.
   void add(std::size_t number, const batch_entry& one) {
     if (one.alone || !has_good_key(one)) return;
     if (!one.buffer.device) add_host(number, one);
     else if (moves_device_memory_ && one.buffer.bytes <= kMaxBatchedDeviceBytes) add_device(number, one);
   }
-  // Sends what has begun.
+  // Sends the frames that have been begun.
   void end() {
     if (host_) send(*host_);
     host_.reset();
@@ -144,7 +145,7 @@ class client::frame_maker {
     store_protocol::append(host_->body, item);
   }
 
-  // Into the frame of the handed-over memory that it lies in.
+  // Adds the entry to the frame of the handed-over memory that contains it.
   void add_device(std::size_t number, const batch_entry& one) {
     batch_frame* frame = last_;
     const bool is_near = frame != nullptr && one.buffer.bytes > 0 &&
@@ -158,7 +159,7 @@ class client::frame_maker {
       if (frame != nullptr && frame->handed.owner != handed.owner) frame = full(*frame);
     }
     const std::size_t bytes = store_protocol::kBatchItemBytes + store_protocol::kBatchOffsetBytes + one.key.size();
-    // The first frame is short, so that the copies begin while the next ones are made.
+    // The first frame is short, so that the copies start while the next frames are built.
     const std::uint64_t share = has_sent_device_ ? 1 : kFirstShare;
     const auto is_full = [&] {
       return frame->items.size() >= kDeviceItems / share || frame->level != one.level ||
@@ -184,13 +185,13 @@ class client::frame_maker {
     begun.level = one.level;
     begun.origin = one.buffer.address - handed.use.offset;
     begun.handed = std::move(handed);
-    begun.handed.use.offset = 0;  // the items have their own
+    begun.handed.use.offset = 0;  // the items have their own offsets
     begun.items.reserve(kDeviceItems);
     begun.body.reserve(kDeviceItems *
                        (store_protocol::kBatchItemBytes + store_protocol::kBatchOffsetBytes + one.key.size() + 1));
     return &begun;
   }
-  // Null: the frame is gone.
+  // Returns null: the frame is gone.
   batch_frame* full(batch_frame& frame) {
     last_ = nullptr;
     has_sent_device_ = true;
@@ -229,8 +230,8 @@ class client::frame_maker {
   const sink send_;
   const bool needs_path_, moves_device_memory_;
   std::optional<batch_frame> host_;
-  std::unordered_map<std::uint32_t, batch_frame> device_;  // by memory
-  batch_frame* last_ = nullptr;                            // of these
+  std::unordered_map<std::uint32_t, batch_frame> device_;  // by number of the memory
+  batch_frame* last_ = nullptr;                            // one of these
   bool has_sent_device_ = false;
 };
 
@@ -270,7 +271,8 @@ std::vector<reply> client::run_batch(opcode op, std::uint32_t pool, std::span<co
                                      const batch_settings& settings) {
   std::vector<reply> out;
   if (settings.numbers != nullptr) settings.numbers->assign(entries.size(), 0);
-  // A path that is required is taken one by one, but for the store's DMA channels: frames of bytes have the connection's.
+  // If a path is required, entries go one by one, except for the store's DMA channels: frames of bytes use the
+  // connection's path.
   const bool is_free =
       options_.require == store_protocol::path::none || options_.require == store_protocol::path::gpu_direct;
   const bool able = (server_capabilities() & capability::batches) != 0 && (is_free || settings.atomic);
@@ -310,14 +312,14 @@ std::vector<reply> client::run_atomic(opcode op, std::uint32_t pool, std::span<c
   return out;
 }
 
-// Makes frames while earlier ones are under way. A server remembers the last 1024 numbers of a client: fewer changes are
-// under way at a time, so that each is known when it comes again. `out` and `is_answered` get their sizes here, once the
-// server has work: the memory of thousands of answers takes a while to be there.
+// Builds frames while earlier ones are in progress. A server remembers the last 1024 requests of a client, so fewer
+// changes are in progress at a time: each is known if it is repeated. `out` and `is_answered` are sized here, once the
+// server has work, because allocating memory for thousands of answers takes a while.
 void client::run_frames(opcode op, std::uint32_t pool, std::span<const batch_entry> entries, const batch_settings& settings,
                         std::vector<bool>& is_answered, std::vector<reply>& out) {
   std::deque<batch_frame> under_way;
   std::size_t items_under_way = 0;
-  // By themselves values may wait for room, have any length, and go by any path.
+  // A value that goes alone may wait for room, have any length, and take any path.
   const auto may_do_alone = [](int status) { return status == EMSGSIZE || status == ENOSPC || status == ENOTSUP; };
   const auto wait_for_oldest = [&] {
     batch_frame frame = std::move(under_way.front());
@@ -336,7 +338,7 @@ void client::run_frames(opcode op, std::uint32_t pool, std::span<const batch_ent
     const bool is_refused = frame.is_device() && frame.operation->got.status == ENOTSUP;
     for (const std::size_t i : frame.items) is_answered[i] = is_refused || !may_do_alone(out[i].status);
     if (!is_refused) return;
-    // It may have been sent over a connection that broke, and have been done: its numbers are known for a while yet.
+    // They may have been sent over a connection that broke, and applied; the server still knows their numbers.
     std::vector<alone_item> again;
     for (std::size_t i = 0; i < frame.items.size(); ++i)
       again.push_back({frame.items[i], changes(op) ? frame.operation->fields.request_number->number + i : 0});
@@ -353,7 +355,7 @@ void client::run_frames(opcode op, std::uint32_t pool, std::span<const batch_ent
     items_under_way += frame.items.size();
     under_way.push_back(std::move(frame));
     if (under_way.size() == kFramesAhead) make_room_for_answers();
-    for (const batch_frame& one : ended) take(one);  // the store works on the next one meanwhile
+    for (const batch_frame& one : ended) take(one);  // the store works on the next frame meanwhile
   });
   for (std::size_t i = 0; i < entries.size(); ++i) maker.add(i, entries[i]);
   maker.end();
@@ -362,7 +364,7 @@ void client::run_frames(opcode op, std::uint32_t pool, std::span<const batch_ent
 
 void client::run_alone(opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
                        std::span<const alone_item> items, const batch_settings& settings, std::vector<reply>& out) {
-  // Parts of short values follow each other without a pause; of long ones there is room for few.
+  // Short values follow each other without a pause; of long ones, only a few find room at a time.
   constexpr std::size_t kAtATime = 64, kParts = 4;
   const bool is_short = std::all_of(items.begin(), items.end(), [&](const alone_item& one) {
     return entries[one.entry].buffer.bytes <= kMaxBatchedBytes;
@@ -389,8 +391,8 @@ void client::run_alone(opcode op, std::uint32_t pool, std::span<const batch_entr
     }
     parts.pop_front();
   }
-  // Together they may be more than the connection, or its principal, may have under way. One that finds no room even so has
-  // waited for it: the others need not.
+  // Together the values may exceed what the connection or its principal may have in progress. A value that finds no
+  // room has waited for it, so the others need not wait too.
   for (const alone_item& one : items) {
     reply& got = out[one.entry];
     if (got.status != ENOSPC) continue;

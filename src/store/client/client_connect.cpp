@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connects and reconnects. After a reconnect the operations under way are requested again.
+// Connects and reconnects. After a reconnect, pending operations are requested again.
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   if (!wire) return wire.error();
   if (!hello) return hello.error();
   std::string reason = hello->why_no_shm;
-  // Keeps the mapping of the same server's memory; another server's takes its place.
+  // Keeps the mapping if it is the same server's memory; another server's memory replaces it.
   if (arena_ != nullptr && hello->server.instance != server_.instance) arena_.reset();
   if (hello->arena_fd >= 0) {
     if (arena_ != nullptr) {
@@ -56,7 +56,7 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   backoff_ = kFirstBackoff;
   join_ucx(hello->ucx, hello->ucx_refusal);
   join_device(*hello, std::move(why_no_device));
-  // In the order of the first requests.
+  // In the order of the original requests.
   std::vector<operation_ptr> again;
   for (const auto& [id, one] : asked_)
     if (!one->done()) again.push_back(one);
@@ -79,7 +79,7 @@ void client::lose_connection(const failure& reason) {
   input_begin_ = input_end_ = 0;
   unpin_.clear();  // the server dropped them
   unpin_bytes_ = 0;
-  // Copies end before the server learns that none is under way (greeting.hpp).
+  // Copies must end before the server is told that none is in progress (greeting.hpp).
   for (const auto& one : copies_) {
     wait_for_copies(*one);
     if (one->done() && one->unpin_later) --noticed_;

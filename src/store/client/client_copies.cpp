@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store's memory mapped here: values are copied between it and the caller's memory, and summed on the way.
+// The store's memory is mapped here: values are copied between it and the caller's memory, and summed on the way.
 //
 //   host memory      granted or pinned ─▶ copied and summed in one pass; long ones in parts, with the checksum pool
 //   put from a GPU   granted ─▶ one copy │ the GPU sums what it reads ─▶ both there: commit
-//        or, where no kernel runs: copies of 16 MiB and less ─▶ each that is there: the pool sums it ─▶ commit
+//        or, where no kernel runs: copies of at most 16 MiB ─▶ the pool sums each one that has arrived ─▶ commit
 #include <algorithm>
 #include <cstring>
 
@@ -16,17 +16,19 @@ namespace {
 
 using store_protocol::opcode;
 
-constexpr std::uint64_t kShortCopy = 256 << 10;  // up to here a copy is done rather than begun
-// Between host memories. Waking a thread takes 50 us, as long as one thread copies 600 KiB. A value below 8 MiB may still
-// be read from the cache (crc32c_copy).
+// Up to this size a copy is done at once, not started in the background
+constexpr std::uint64_t kShortCopy = 256 << 10;
+// For copies between host memories. Waking a thread takes 50 us, in which one thread copies 600 KiB. A value below 8
+// MiB may still be read from the cache (crc32c_copy).
 constexpr std::uint64_t kTogetherFrom = 4 << 20, kPastCacheFrom = 8 << 20;
-// From here a kernel's start costs less than waking threads and waiting for the last part (1 MiB: 129 and 76 us, 4 MiB: 152
-// and 202 us; H200, H100).
+// From this size on, starting a kernel costs less than waking threads and waiting for the last part (1 MiB: 129 and 76
+// us, 4 MiB: 152 and 202 us; H200, H100).
 constexpr std::uint64_t kGpuSumFrom = 2 << 20;
-// The store writes a durable value of this size to disk while it arrives, and gets progress reports: the disk takes longer
-// for so many bytes than a message does.
+// From this size on, the store writes a durable value to disk while it arrives, and gets progress reports: writing that
+// many bytes takes the disk longer than a message takes.
 constexpr std::uint64_t kTellFrom = 16 << 20, kTellBytes = 8 << 20;
-// Time after the last byte for a kernel that other kernels delay. The kernel takes less time than the copy.
+// How long to wait, after the last byte, for a kernel that is delayed by other kernels. The kernel itself takes less
+// time than the copy.
 constexpr auto kPatienceWithGpu = std::chrono::microseconds(500);
 
 }  // namespace
@@ -67,7 +69,7 @@ result<std::vector<copy::transfer>> client::pieces_of(operation& one) {
   return out;
 }
 
-// Between host memories: done here, or begun by the checksum pool if it is long.
+// Copies between host memories: done here, or started in the checksum pool if long.
 void client::copy_on_cpu(operation& one, const std::vector<copy::transfer>& pieces) {
   one.sum = 0;
   const bool past_cache = one.got.moved_bytes >= kPastCacheFrom;
@@ -82,7 +84,7 @@ void client::copy_on_cpu(operation& one, const std::vector<copy::transfer>& piec
   give_all(one);
 }
 
-// Compares the sum of a whole value that a get read with the stored one, which finds overwritten memory.
+// Compares the checksum of a whole value that a get has read with the stored one, which detects overwritten memory.
 status client::check_sum(const operation& one) {
   const auto& outcome = one.got.result;
   if (one.method != operation::kind::get_shm || !one.sum || !outcome.has_crc || one.head.offset != 0 ||
@@ -93,12 +95,12 @@ status client::check_sum(const operation& one) {
                                  static_cast<unsigned long long>(outcome.version), *one.sum, outcome.crc)};
 }
 
-// Begins the copy (GPU) or does it (host memory, short ones). Called by the driving thread without the lock.
+// Starts the copy (GPU), or does it (host memory, short values). Called by the driving thread without the lock.
 status client::begin_copy(operation& one) {
   auto pieces = pieces_of(one);
   if (!pieces) return pieces.error();
   const bool put = one.method == operation::kind::put_shm;
-  const bool whole = put && !one.is_patch();  // then the checksum is the value's
+  const bool whole = put && !one.is_patch();  // then this checksum is the value's
   if (!one.mine.device) {
     copy_on_cpu(one, *pieces);
     return {};
@@ -111,7 +113,8 @@ status client::begin_copy(operation& one) {
   }
   one.phase = operation::stage::copying;
   const copy::planner::async_options options{one.order.has, one.order.stream};
-  // (The GPU's sum comes with the last byte, so the disk waits for it no longer than for the bytes.)
+  // The GPU's sum comes with the last byte, which would make the disk wait, so it is not used for values that report
+  // progress.
   if (whole && sums_on_gpu_ && one.got.moved_bytes >= kGpuSumFrom && !one.reports_arrival) {
     auto sum = options_.copies->begin_checksum(*one.mine.device, one.mine.address, one.got.moved_bytes, options);
     if (sum) one.gpu_sum = *std::move(sum);
@@ -127,8 +130,8 @@ status client::begin_copy(operation& one) {
   return one.copies.make_wait(one.order.stream);
 }
 
-// Adds the parts of a piece: those that `copied` brings, those already in memory, and those of host memory that the summing
-// thread copies.
+// Adds the parts of a piece: those that `copied` delivers, those already in memory, and those in host memory that the
+// summing thread copies.
 void client::add_parts(operation& one, const copy::transfer& piece, const std::shared_ptr<copy::completion>& copied) {
   for (std::size_t offset = 0; offset < piece.row_bytes; offset += checksum_pool::kPartBytes) {
     const auto& part = one.parts.emplace_back(std::make_shared<value_part>());
@@ -173,7 +176,7 @@ status client::begin_parts(operation& one, const std::vector<copy::transfer>& pi
   return {};
 }
 
-// After a failure, and before memory changes hands: afterwards the operation touches no memory.
+// Waits until no copy touches the memory, after a failure and before the memory changes hands.
 void client::wait_for_copies(operation& one) {
   one.gpu_sum.give_up();
   (void)one.copies.wait().ok();
@@ -185,8 +188,8 @@ void client::wait_for_copies(operation& one) {
   one.parts.clear();
 }
 
-// True: the value is in the arena with its checksum. The sum is made here if other kernels keep the GPU's kernel from
-// running.
+// Returns true if the value is in the arena with its checksum. If other kernels keep the GPU's kernel from running, the
+// sum is computed here.
 result<bool> client::gpu_sum_ended(operation& one) {
   if (const auto sum = one.gpu_sum.test()) {
     one.sum = sum;
@@ -214,7 +217,7 @@ result<bool> client::copy_ended(operation& one) {
     return gpu_sum_ended(one);
   }
   if (one.parts.empty()) return one.copies.test();
-  // Copies arrive nearly in order; all parts of one arrive together.
+  // Copies arrive nearly in order; all parts of one copy arrive together.
   std::vector<std::shared_ptr<value_part>> arrived;
   for (const auto& part : one.parts) {
     if (part->given) continue;
@@ -233,7 +236,7 @@ result<bool> client::copy_ended(operation& one) {
     for (const auto& part : arrived) part->given = true;
     checksum_pool_.give(arrived);
   }
-  // Sums are joined while later parts are on their way, so only the last parts' sums are missing at the end.
+  // Sums are combined while later parts are being copied, so that only the last parts are left at the end.
   for (; !one.parts.empty() && one.parts.front()->summed.load(std::memory_order_acquire); one.parts.pop_front()) {
     one.sum = arch::crc32c_combine(*one.sum, one.parts.front()->crc, one.parts.front()->bytes);
     one.arrived_bytes += one.parts.front()->bytes;

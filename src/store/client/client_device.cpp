@@ -5,7 +5,7 @@
 //   put, get                     one request, one answer; the store's DMA channel works in between
 //   batches                      the same for many values of one allocation (client_batch.cpp)
 //
-// What the store cannot do so (it answers ENOTSUP) takes the path that it would have taken without this.
+// If the store cannot do this (it answers ENOTSUP), the operation takes its usual path.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -38,7 +38,7 @@ bool client::wants_gpu_direct(int socket, std::string& why_not) const {
   return why_not.empty();
 }
 
-// With the lock held.
+// Precondition: the lock is held.
 void client::join_device(greeted& hello, std::string why_not) {
   device_.reset();
   why_no_device_ = !why_not.empty() ? std::move(why_not) : hello.why_no_device;
@@ -51,7 +51,7 @@ void client::join_device(greeted& hello, std::string why_not) {
   else why_no_device_ = link.error().message;
 }
 
-// Without the lock: the first use of an allocation asks the store.
+// Precondition: the lock is not held, because the first use of an allocation asks the store.
 handed_memory client::hand_over(const memory& buffer, std::uint64_t least_bytes, const stream_order& order) {
   handed_memory out;
   const bool is_required = options_.require == store_protocol::path::gpu_direct;
@@ -75,7 +75,7 @@ handed_memory client::hand_over(const memory& buffer, std::uint64_t least_bytes,
   return out;
 }
 
-// False: it goes another way, or has failed.
+// Returns false if the operation takes another path, or has failed.
 bool client::submit_by_device(const operation_ptr& one) {
   std::optional<store_protocol::device_part> part;
   if (one->handed.owner != nullptr && one->handed.owner == device_) part = device_->link()->take_slot();
@@ -92,7 +92,7 @@ bool client::submit_by_device(const operation_ptr& one) {
   return true;
 }
 
-// Takes the path that the operation would have taken otherwise.
+// Switches the operation to the path that it would have taken without this.
 void client::device_refused(const operation_ptr& one) {
   const bool is_put = one->method == kind::put_device;
   leave_device(*one, true);
@@ -104,11 +104,11 @@ void client::device_refused(const operation_ptr& one) {
     one->method = is_put ? kind::put_shm : kind::get_shm;
     return submit(one);
   }
-  one->method = is_put ? kind::put_shm : kind::get_shm;  // what go_by_socket knows
+  one->method = is_put ? kind::put_shm : kind::get_shm;  // the operations that go_by_socket handles
   go_by_socket(one, why_no_shm_);
 }
 
-// Ends the store's use of the operation's memory. False: it may still touch it (device_link::settle).
+// Ends the store's use of the operation's memory. Returns false if the store may still touch it (device_link::settle).
 bool client::leave_device(operation& one, bool is_answered) {
   if (!std::exchange(one.handed.has_slot, false)) return true;
   const auto part = *std::exchange(one.fields.device, std::nullopt);

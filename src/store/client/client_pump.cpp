@@ -17,8 +17,9 @@ namespace {
 using store_protocol::opcode;
 namespace flag = store_protocol::flag;
 
-constexpr auto kGrace = std::chrono::milliseconds(500);  // after a deadline: the store's own answer carries the reason
-constexpr std::uint64_t kMaxUnpinBytes = 8 << 20;        // pins that may wait for the next message
+// After a deadline, because the store's own answer carries the reason
+constexpr auto kGrace = std::chrono::milliseconds(500);
+constexpr std::uint64_t kMaxUnpinBytes = 8 << 20;  // pins whose release may wait for the next message
 constexpr std::size_t kMaxUnpins = 32;
 constexpr int kMaxPatchAttempts = 1000;
 
@@ -47,7 +48,7 @@ void client::submit(const operation_ptr& one) {
   one->sum.reset();
   one->extents.clear();
   asked_[one->head.request_id] = one;
-  if (!wire_) return;  // sent again after a reconnect
+  if (!wire_) return;  // it is sent again after a reconnect
   if (one->method == operation::kind::put_ucx || one->method == operation::kind::get_ucx) return submit_by_ucx(one);
   if (one->goes_by_device() && !submit_by_device(one)) return;
   auto op = one->head.op;
@@ -62,8 +63,8 @@ void client::submit(const operation_ptr& one) {
   if (one->method == operation::kind::put_streamed && one->mine.bytes > 0) streaming_.push_back(one);
 }
 
-// What a store looks at before it refuses room for the value: a quota is not the reason where the condition is not met, and
-// none at all for what was done before.
+// The fields that let a store decide whether to refuse room for the value. A quota is no reason to refuse if the
+// condition is not met, or if the request was done before.
 store_protocol::tail client::fields_for_room(const operation& put) {
   store_protocol::tail out;
   out.only = put.fields.only;
@@ -93,7 +94,7 @@ void client::ask(operation& one, opcode op, const store_protocol::tail& fields) 
   out_ += body;
 }
 
-// False: the socket takes no more now.
+// Returns false if the socket takes no more now.
 bool client::flush() {
   for (;;) {
     if (current_.empty()) {
@@ -121,7 +122,7 @@ bool client::flush() {
   }
 }
 
-// Sends the next data frame of one of the puts, round robin. False: there is none.
+// Sends the next data frame of one of the puts, round robin. Returns false if there is none.
 bool client::send_next_data() {
   if (streaming_.empty()) return false;
   const auto one = streaming_.front();
@@ -131,7 +132,7 @@ bool client::send_next_data() {
   head.request_id = one->head.request_id;
   head.pool_id = one->head.pool_id;
   head.offset = one->sent_bytes;
-  // A put that ended early (refused, late) still sends the end of its frames; otherwise the store would wait for the rest.
+  // A put that ended early (refused, late) still sends the rest of its frames; otherwise the store would wait for them.
   const std::uint64_t left = one->done() ? 0 : one->mine.bytes - one->sent_bytes;
   const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(left, store_protocol::kDataBodyBytes));
   const std::byte* body = reinterpret_cast<const std::byte*>(one->mine.address + one->sent_bytes);
@@ -149,7 +150,7 @@ bool client::send_next_data() {
   head.body_crc = arch::crc32c(body, bytes);
   if (bytes < left) head.flags |= flag::more;
   one->sent_bytes += bytes;
-  (void)store_protocol::encode_raw(head, {}, {}, current_.head);  // fails for long keys only
+  (void)store_protocol::encode_raw(head, {}, {}, current_.head);  // fails only for long keys
   current_.body = body;
   current_.body_bytes = bytes;
   current_.owner = one;
@@ -157,8 +158,8 @@ bool client::send_next_data() {
   return true;
 }
 
-// Copies the unsent rest of a frame: the caller gets its memory back when its operation ends. At most one frame, and only
-// of a refused or late put.
+// Copies the unsent rest of a frame, because the caller gets its memory back when the operation ends. At most one
+// frame, and only of a refused or late put.
 void client::keep_rest_of_frame(operation& one) {
   if (current_.owner.get() != &one || one.mine.device) return;
   const std::size_t head_bytes = current_.head.size();
@@ -195,7 +196,7 @@ bool client::read_some() {
     destination = input_.data() + input_end_;
     room = input_.size() - input_end_;
   }
-  // Reads the head alone, so that the bytes behind it go straight to their destination.
+  // Reads only the head, so that the bytes after it go straight to their destination.
   if (!direct && data_next_ && input_end_ == 0) room = store_protocol::kHeadBytes;
   const auto got = wire_->read(destination, room);
   if (!got) {
@@ -209,7 +210,7 @@ bool client::read_some() {
   return true;
 }
 
-// Destination of the next bytes of the present data frame; sets `room` to how many fit.
+// Destination of the next bytes of the current data frame; sets `room` to how many fit.
 void* client::room_for_data(std::size_t& room) {
   auto& now = *receiving_;
   const std::size_t left = now.header.body_bytes - now.done;
@@ -249,7 +250,7 @@ void client::data_complete() {
   if (last) finish(one, 0);
 }
 
-// False: more bytes are needed.
+// Returns false if more bytes are needed.
 bool client::parse_one() {
   const std::size_t have = input_end_ - input_begin_;
   const char* cursor = input_.data() + input_begin_;
@@ -327,12 +328,13 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
   // The server will close the connection; the request is repeated when the store is back.
   if (header.status == ESHUTDOWN && one->may_repeat && options_.reconnect) return;
   if (header.status != 0) {
-    // Another client changed the value while a part of it was put: the rest is taken from the new value.
+    // Another client changed the value while a part of it was put, so the rest is taken from the new value.
     const bool changed = header.status == ESTALE || header.status == EEXIST || header.status == ENOENT;
     if (one->is_patch() && !one->fields.only && changed && ++one->attempts < kMaxPatchAttempts &&
         clock::now() < one->deadline) {
       asked_.erase(header.request_id);
-      // The store remembers no number of a request that changed nothing. A router's request keeps its own number.
+      // The store does not remember a request that changed nothing, so this client draws a new number. A router's
+      // request keeps its own number.
       if (one->fields.request_number->client == client_id_) one->fields.request_number->number = next_sequence_++;
       return submit(one);
     }
@@ -413,8 +415,8 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
   finish(one, 0);
 }
 
-// Repeats the request through the socket: the store's memory does not hold the whole value, or may not be used for this
-// pool. Fails if the caller required mapped memory.
+// Repeats the request through the socket, because the store's memory does not hold the whole value or may not be used
+// for this pool. Fails if the caller required mapped memory.
 void client::go_by_socket(const operation_ptr& one, const std::string& reason) {
   stop_ucx_transfer(*one);
   if (options_.require != store_protocol::path::none)
@@ -442,7 +444,7 @@ clock::time_point client::next_deadline() const {
 void client::expire() {
   const auto now = clock::now();
   if (now < next_check_) return;
-  next_check_ = now + std::chrono::milliseconds(5);  // a check costs time for each operation under way
+  next_check_ = now + std::chrono::milliseconds(5);  // a check costs time for each pending operation
   const auto asked = asked_;
   for (const auto& [id, one] : asked) {
     if (one->done() || one->deadline == clock::time_point::max() || now < one->deadline + (wire_ ? kGrace : kGrace * 0))
@@ -455,7 +457,7 @@ void client::expire() {
   }
 }
 
-// True: something happened.
+// Returns true if something happened.
 bool client::pump(lock_t& hold, clock::time_point give_up_at, bool may_sleep) {
   if (!wire_) return connect_again(hold, give_up_at);
   bool moved = run_copies(hold);

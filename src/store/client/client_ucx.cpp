@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Large values by UCX. Requests and answers stay on the connection; only the bytes take the UCX transport:
 //
-//   put   alloc ─▶ token ─▶ chunks by UCX, and behind the last one on the connection: commit ─▶ answer
+//   put   alloc ─▶ token ─▶ chunks by UCX, and after the last one on the connection: commit ─▶ answer
 //   get   token drawn here ─▶ get ─▶ answer: how many bytes; chunks by UCX meanwhile
 //
-// A broken UCX transport costs time but no operation: it continues on the connection. UCX releases the memory before the
-// operation ends or is tried another way.
+// A broken UCX transport costs time but no operation: it continues on the connection. UCX releases the memory before
+// the operation ends or is tried another way.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -21,7 +21,7 @@ namespace {
 using store_protocol::opcode;
 namespace flag = store_protocol::flag;
 
-constexpr auto kQuietGrace = std::chrono::milliseconds(500);  // for chunks under way to end by themselves
+constexpr auto kQuietGrace = std::chrono::milliseconds(500);  // for chunks in progress to end by themselves
 constexpr auto kMaxClosing = std::chrono::seconds(10);
 
 std::uint64_t random_token() {
@@ -33,7 +33,7 @@ bool is_loopback(const std::string& endpoint) {
   return endpoint.starts_with("127.") || endpoint.starts_with("localhost:") || endpoint.starts_with("[::1]:");
 }
 
-// The reason for not using a UCX transport; empty: use one.
+// The reason for not using a UCX transport; empty if one should be used.
 std::string why_ucx_unwanted(const address& address, ucx_mode mode) {
   if (mode == ucx_mode::off) return "PEERLANE_STORE_UCX=off";
   if (mode == ucx_mode::on) return {};
@@ -55,7 +55,7 @@ std::optional<store_protocol::ucx_offer> client::offer_ucx() {
   if (ucx_stream_ == nullptr) {
     ucx_value_stream::options options;
     options.mode = mode;
-    // A failure costs one copy: the planner then goes through its own pinned memory.
+    // A failure costs one copy, because the planner then goes through its own pinned memory.
     options.pin = [this](void* address, std::size_t bytes) {
       if (auto pinned = options_.copies->register_host_memory(address, bytes, ucx_staging_device_))
         ucx_staging_.push_back(*std::move(pinned));
@@ -162,7 +162,7 @@ void client::ucx_answered(const operation_ptr& one, const store_protocol::head& 
   check_ucx_operation(one);
 }
 
-// Takes over the state of the operation's transfer.
+// Updates the operation from the state of its transfer.
 void client::check_ucx_operation(const operation_ptr& one) {
   if (one->done() || !one->ucx_transfer) return;
   auto& transfer = *one->ucx_transfer;
@@ -200,7 +200,7 @@ bool client::drive_ucx() {
   bool moved = false;
   while (ucx_stream_->progress()) moved = true;
   if (stream_session_ && stream_session_->lost) {
-    // The other end does not always see that a UCX transport has ended.
+    // The other end does not always notice that a UCX transport has ended.
     operation note;
     note.head.flags = flag::ucx;
     if (wire_) ask(note, opcode::abort, {});
@@ -218,7 +218,7 @@ bool client::drive_ucx() {
 
 // ---- The end -------------------------------------------------------------------------------------------------------------
 
-// Gives the store's room back once; the answer is not waited for.
+// Gives the store's room back once, without waiting for the answer.
 void client::give_grant_back(operation& one) {
   if (one.token == 0 || !wire_) return;
   operation note;
@@ -227,7 +227,7 @@ void client::give_grant_back(operation& one) {
   ask(note, opcode::abort, fields);
 }
 
-// Afterwards UCX does not touch the operation's memory.
+// On return UCX no longer touches the operation's memory.
 void client::stop_ucx_transfer(operation& one) {
   if (!one.ucx_transfer) return;
   const auto transfer = std::exchange(one.ucx_transfer, nullptr);
@@ -239,14 +239,14 @@ void client::stop_ucx_transfer(operation& one) {
     return ucx_stream_ == nullptr || transfer->under_way == 0;
   };
   if (quiet_by(clock::now() + kQuietGrace)) return;
-  // The transfer does not end by itself: the other end or the network hangs.
+  // The transfer does not end by itself, because the other end or the network hangs.
   if (stream_session_) ucx_stream_->close(stream_session_);  // its transfers notice at the next check
   why_no_ucx_ = "the UCX transport hung and was closed";
   if (!quiet_by(clock::now() + kMaxClosing)) drop_ucx();  // destroys UCX's worker, which ends everything
 }
 
-// Ends all transfers of the UCX transport. The next connection may have a UCX transport again with its own worker: UCX 1.22
-// crashed in a worker that heard again from a peer whose TCP connection had been closed by force.
+// Ends all transfers of the UCX transport. The next connection may have a UCX transport again, with its own worker: UCX
+// 1.22 crashed in a worker that heard again from a peer whose TCP connection had been closed by force.
 void client::leave_ucx() {
   if (ucx_stream_ == nullptr) return;
   if (stream_session_) ucx_stream_->close(std::exchange(stream_session_, nullptr));

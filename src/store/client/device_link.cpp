@@ -21,15 +21,15 @@
 namespace pl::store_client {
 namespace {
 
-constexpr unsigned kImportTimeoutMs = 5000;  // the first memory of a GPU takes the store 30 ms
+constexpr unsigned kImportTimeoutMs = 5000;  // the store takes 30 ms for the first memory of a GPU
 constexpr std::uint64_t kWindowBytes = std::uint64_t{16} << 30;
-// The store's numbers stand for addresses in the cache: number << kNumberShift, and the offset below.
+// In the cache, the store's numbers replace addresses: number << kNumberShift, plus the offset.
 constexpr unsigned kNumberShift = 40;
 static_assert(kWindowBytes <= std::uint64_t{1} << kNumberShift);
 constexpr std::uint32_t kMaxNumber = 1u << 20;
-// A transfer that has begun takes 2 s at most (64 GiB); its end is seen as soon as the store runs.
+// A transfer that has begun takes at most 2 s (64 GiB). Its end is seen as soon as the store runs.
 constexpr auto kMaxSettling = std::chrono::seconds(10);
-// The copies of a process that has died end with its channels, which the kernel takes down after it has closed its sockets.
+// The copies of a dead process end with its channels, which the kernel removes after it has closed the sockets.
 constexpr auto kDyingChannels = std::chrono::milliseconds(20);
 
 class handed_pin final : public pinned_memory {
@@ -47,7 +47,7 @@ class handed_pin final : public pinned_memory {
   std::uint32_t number_;
 };
 
-// "Maps" memory into the store.
+// "Maps" memory into the store by handing it over.
 class handing_backend final : public backend {
  public:
   handing_backend(const cu::driver_table& cuda, std::shared_ptr<rm_space> space, std::shared_ptr<device_link> link)
@@ -81,7 +81,7 @@ class handing_backend final : public backend {
 copy::mapping_cache::options cache_options(const std::shared_ptr<device_link>& link) {
   copy::mapping_cache::options wanted;
   wanted.window_bytes = kWindowBytes;
-  wanted.capacity_bytes = UINT64_MAX / 2;  // the store has its own limits
+  wanted.capacity_bytes = UINT64_MAX / 2;  // the store has limits of its own
   wanted.open = [link](const cu::driver_table& cuda) -> result<std::unique_ptr<backend>> {
     device_io* const simulated = rm::simulated_device_io(cuda);
     auto space = rm_space::get(simulated != nullptr ? *simulated : default_device_io());
@@ -139,7 +139,8 @@ void device_link::release(std::uint32_t memory) noexcept {
   send_releases();
 }
 
-// As many as go without waiting, for a store that is stopped takes none. A closed link has released everything.
+// Sends as many releases as possible without waiting, because a stopped store takes none. A closed link has released
+// everything.
 void device_link::send_releases() noexcept {
   const std::lock_guard hold(releases_mutex_);
   for (; !unsent_.empty(); unsent_.pop_back()) {
@@ -194,7 +195,8 @@ result<device_memories::use> device_memories::find(const cu::pointer_info& info,
   auto found = cache_.find(cuda_, info, pointer, bytes);
   if (!found) return found.error();
   const std::uint64_t address = copy::address_of(found->data);
-  const auto window = copy::window_around(info, {pointer, bytes}, kWindowBytes);  // what was found has one
+  // The id of the allocation is known here
+  const auto window = copy::window_around(info, {pointer, bytes}, kWindowBytes);
   return use{*std::move(found), static_cast<std::uint32_t>(address >> kNumberShift),
              address & ((std::uint64_t{1} << kNumberShift) - 1), copy::identity_of(info),
              window ? window->exact : address_range{pointer, bytes}};

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory of this process in the store's hands: the client's end of the device link (protocol/device_link.hpp).
+// Device memory of this process that the store can access: the client's end of the device link
+// (protocol/device_link.hpp).
 //
-// An allocation is handed over when an operation first uses it, and kept: it is found again by CUDA's id, so that what was
-// freed and allocated anew at the same address is never mistaken for it. The store lets go of memory that the application
-// has freed within 0.1 s.
+// An allocation is handed over when an operation first uses it, and kept. It is identified by CUDA's id, so that memory
+// that was freed and allocated again at the same address is never mistaken for it. The store releases memory that the
+// application has freed within 0.1 s.
 //
 // Thread-safe. Belongs to one connection.
 #pragma once
@@ -25,21 +26,22 @@ namespace pl::store_client {
 
 class device_link {
  public:
-  // Takes `fd` over. ETIMEDOUT, EPROTO: the store's words did not come.
+  // Takes ownership of `fd`. ETIMEDOUT or EPROTO if the store's words do not arrive.
   static result<std::shared_ptr<device_link>> open(int fd, unsigned timeout_ms);
   device_link(const device_link&) = delete;
   device_link& operator=(const device_link&) = delete;
 
-  // The store's number of the memory. Its own errno: limits, no channels; EPIPE, ETIMEDOUT: the link is of no use any more.
+  // The store's number of the memory. Fails with the store's errno (limits, no channels), or with EPIPE or ETIMEDOUT if
+  // the link is unusable.
   result<std::uint32_t> import(const dma::shared_region& region);
-  // Never waits: what a store that is stopped does not take is sent with a later call.
+  // Never waits: what a stopped store does not take is sent with a later call.
   void release(std::uint32_t memory) noexcept;
 
-  // A slot whose transfer is wanted; nothing: all are taken.
+  // A slot for a transfer; nothing if all are taken.
   std::optional<store_protocol::device_part> take_slot();
   void give_slot(const store_protocol::device_part& part);
-  // The store does not touch the transfer's memory any more when this returns true. False: it has begun and does not end,
-  // which only a stopped process can bring about.
+  // Returns true if the store no longer touches the transfer's memory. Returns false if it has begun and does not end,
+  // which happens only if the process is stopped.
   bool settle(const store_protocol::device_part& part) const;
 
  private:
@@ -51,7 +53,7 @@ class device_link {
   const dma::shared_host words_;
   const store_protocol::device_slots slots_;
   std::mutex asking_;
-  bool is_broken_ = false;  // an answer may still come that nobody waits for
+  bool is_broken_ = false;  // an answer that nobody waits for may still arrive
   std::mutex releases_mutex_;
   std::vector<std::uint32_t> unsent_;
   std::mutex slots_mutex_;
@@ -59,24 +61,24 @@ class device_link {
   std::uint64_t last_ticket_ = 0;
 };
 
-// What of this process's memory the store has.
+// The memory of this process that the store has.
 class device_memories {
  public:
-  // `cuda` outlives the object.
+  // `cuda` must outlive the object.
   device_memories(const cu::driver_table& cuda, std::shared_ptr<device_link> link);
 
   struct use {
     copy::mapping_cache::hold hold;  // the store keeps the memory meanwhile
     std::uint32_t memory = 0;
     std::uint64_t offset = 0;
-    // What else it is good for, without a lookup: values that lie side by side are thousands in one call.
+    // Where else this use applies, without a lookup: a call may have thousands of values that lie side by side.
     copy::memory_identity identity;
     address_range exact;
     bool covers(const cu::pointer_info& info, address_range wanted) const {
       return exact.contains(wanted) && info.allocation.contains(wanted) && copy::identity_of(info) == identity;
     }
   };
-  // `info` is what the driver said of `pointer`. Errors: mapping_cache::find, device_link::import.
+  // `info` is what the driver returned for `pointer`. Errors: as mapping_cache::find and device_link::import.
   result<use> find(const cu::pointer_info& info, std::uint64_t pointer, std::uint64_t bytes);
   const std::shared_ptr<device_link>& link() const noexcept { return link_; }
 
@@ -86,11 +88,11 @@ class device_memories {
   copy::mapping_cache cache_;
 };
 
-// An operation's memory in the store's hands.
+// An operation's memory, handed over to the store.
 struct handed_memory {
   handed_memory() = default;
   handed_memory(handed_memory&&) = default;
-  // The use ends before its owner may.
+  // The use must end before its owner.
   handed_memory& operator=(handed_memory&& other) noexcept {
     use = std::move(other.use);
     owner = std::move(other.owner);
@@ -99,7 +101,7 @@ struct handed_memory {
   }
   ~handed_memory() = default;
 
-  std::shared_ptr<device_memories> owner;  // null: it goes another way
+  std::shared_ptr<device_memories> owner;  // null: the operation takes another path
   device_memories::use use;
   bool has_slot = false;
 };

@@ -20,8 +20,8 @@ namespace pl::store_client {
 
 using clock = std::chrono::steady_clock;
 
-// What an answer's tail said. Most say nothing that is not in `reply`, and a tail takes a kilobyte: calls of thousands of
-// values made and cleared megabytes of them.
+// The fields of an answer's tail. Most of them only repeat what `reply` has, and a tail takes a kilobyte: calls with
+// thousands of values allocated and cleared megabytes.
 class answer_fields {
  public:
   answer_fields& operator=(store_protocol::tail said) {
@@ -50,14 +50,14 @@ struct reply {
   std::string body;  // lists, metrics
 };
 
-// The caller's memory. Host and device addresses alike are numbers.
+// The caller's memory. Host and device addresses are both plain numbers.
 struct memory {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  std::optional<cu::pointer_info> device;  // set: device memory
+  std::optional<cu::pointer_info> device;  // set for device memory
 };
 
-// A CUDA stream that a copy is ordered with.
+// A CUDA stream with which a copy is ordered.
 struct stream_order {
   bool has = false;
   cu::stream_t stream = nullptr;
@@ -78,9 +78,9 @@ class operation {
     batch_device
   };
   enum class stage {
-    asked,    // a frame is (or will be) with the server
+    asked,    // a frame has been, or will be, sent to the server
     to_copy,  // shm: the extents are known
-    copying,  // shm: the GPU or other threads are at it
+    copying,  // shm: the GPU or other threads are copying
     done,
   };
 
@@ -89,36 +89,37 @@ class operation {
   store_protocol::head head;
   std::string key;
   store_protocol::tail fields;
-  std::string body;    // plain: sent with the head; of a short put from device memory its value
+  std::string body;    // plain: sent with the head; for a short put from device memory, its value
   memory mine;         // put: source, get: destination
   stream_order order;  // shm
   clock::time_point deadline = clock::time_point::max();
   bool may_repeat = true;                    // after a lost connection
-  bool leave_to_stream = false;              // get: done once the stream waits for the copy
+  bool leave_to_stream = false;              // get: the operation is done once the stream waits for the copy
   std::function<void(operation&)> callback;  // called once, without locks, by the thread that completes the operation
-  int event_fd = -1;                         // written once, the caller's
+  int event_fd = -1;                         // written once; the caller owns it
 
   // ---- progress; guarded by the client's lock
   stage phase = stage::asked;
   std::uint64_t sent_bytes = 0;      // put_streamed
   std::uint64_t received_bytes = 0;  // get_streamed
   std::uint64_t token = 0;           // grant or pin
-  stream_transfer_ptr ucx_transfer;  // put_ucx, get_ucx: from when its bytes may move
-  bool ucx_answered = false;         // get_ucx: how many they are is known; put_ucx: the commit is asked for
-  std::uint64_t ucx_bytes = 0;       // get_ucx: that many
+  stream_transfer_ptr ucx_transfer;  // put_ucx, get_ucx: set once its bytes may move
+  bool ucx_answered = false;         // get_ucx: the number of bytes is known; put_ucx: the commit has been requested
+  std::uint64_t ucx_bytes = 0;       // get_ucx: the number of bytes
   handed_memory handed;              // ..._device: until the operation ends
   std::vector<store_protocol::extent> extents;
-  copy::completion copies;                        // get
-  std::deque<std::shared_ptr<value_part>> parts;  // put, or host memory: copied one by one and summed; gone once in `sum`
-  copy::gpu_checksum::job gpu_sum;                // put: then there are no parts, unless it is given up
-  clock::time_point gpu_sum_until;                // when it is; set once the copies have ended
-  bool reports_arrival = false;                   // put: the store writes to its disk what is there
-  std::uint64_t arrived_bytes = 0;                // put, in parts: there and summed, from the value's start
-  std::uint64_t reported_bytes = 0;               // the store knows of so many
-  std::optional<std::uint32_t> sum;               // of what was copied between the arena and host memory, or into it
-  std::vector<std::byte> staging;  // one frame of device memory over a socket, or the rest of one after the end
+  copy::completion copies;  // get
+  // Put, or host memory: copied one by one and summed; removed once they are in `sum`
+  std::deque<std::shared_ptr<value_part>> parts;
+  copy::gpu_checksum::job gpu_sum;   // put: replaces the parts, unless it is given up
+  clock::time_point gpu_sum_until;   // deadline for giving it up; set once the copies have ended
+  bool reports_arrival = false;      // put: the store writes what has arrived to its disk
+  std::uint64_t arrived_bytes = 0;   // put, in parts: arrived and summed, from the value's start
+  std::uint64_t reported_bytes = 0;  // the part of it that the store knows of
+  std::optional<std::uint32_t> sum;  // of what was copied between the arena and host memory, or into it
+  std::vector<std::byte> staging;    // one frame of device memory over a socket, or the rest of one after the end
   int attempts = 0;
-  bool unpin_later = false;  // leave_to_stream: the copy is not over yet
+  bool unpin_later = false;  // leave_to_stream: the copy has not ended yet
 
   // ---- the result; valid once done
   reply got;

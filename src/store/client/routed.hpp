@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One operation of a router, with its tries on one server after another.
+// One operation of a router, with its attempts on one server after another.
 #pragma once
 
 #include <functional>
@@ -14,27 +14,27 @@ class client;
 
 class routed_operation {
  public:
-  // Makes the operation for one try: `pool` is the pool's number on that server.
+  // Creates the operation for one attempt: `pool` is the pool's number on that server.
   using maker = std::function<operation_ptr(client&, std::uint32_t pool)>;
 
   // ---- the request; constant once started. `callback` and `event_fd` may be set before.
   std::uint32_t pool = 0;
   std::string key;
-  std::uint64_t bytes = 0;  // for which a try's time must do
-  bool changes = false;     // put, erase: carries one number through all its tries
+  std::uint64_t bytes = 0;  // size that the time of an attempt allows for
+  bool changes = false;     // put, erase: all attempts carry the same number
   maker make;
   clock::time_point deadline;
-  std::function<void(const reply&)> callback;  // called once, without locks, by a thread of the router's or its clients'
-  int event_fd = -1;                           // written once, the caller's
+  std::function<void(const reply&)> callback;  // called once, without locks, by a thread of the router or its clients
+  int event_fd = -1;                           // written once; the caller owns it
 
-  // ---- progress; owned by the thread that handles the current try
-  store_protocol::sequence request_number;  // set before: it was sent already, with this number
+  // ---- progress; owned by the thread that handles the current attempt
+  store_protocol::sequence request_number;  // set in advance if the request was sent before with this number
   std::chrono::milliseconds pause{0};
-  std::uint64_t epoch = 0;  // of the map by which it was sent
+  std::uint64_t epoch = 0;  // epoch of the map by which it was sent
 
   // ---- the result; valid once done
   reply got;
-  bool done = false;  // the router's lock guards it
+  bool done = false;  // guarded by the router's lock
 };
 using routed_ptr = std::shared_ptr<routed_operation>;
 

@@ -68,7 +68,7 @@ clock::time_point router::end_of(int timeout_ms) const {
   return clock::now() + std::chrono::milliseconds(timeout_ms < 0 ? static_cast<int>(options_.timeout_ms) : timeout_ms);
 }
 
-// With the lock held.
+// Precondition: the lock is held.
 router::local_endpoint router::local_endpoint_of(const std::string& endpoint) const {
   if (!options_.use_shm || !options_.security.tls_certificate.empty()) return {};
   for (const auto& [name, one] : map_->servers)
@@ -76,7 +76,7 @@ router::local_endpoint router::local_endpoint_of(const std::string& endpoint) co
   return {};
 }
 
-// Uses the unix socket if it leads to the same server: a path is valid only on one host and in one container.
+// Uses the unix socket if it leads to the same server, because a path is valid only on one host and in one container.
 result<router::client_ptr> router::connect_to(const std::string& endpoint, const local_endpoint& local) {
   client_options options;
   options.timeout_ms = std::min(options_.try_ms, options_.timeout_ms);
@@ -121,7 +121,7 @@ result<router::client_ptr> router::reach(const std::string& endpoint) {
 }
 
 void router::forget(const std::string& endpoint, const client_ptr& target) {
-  server_link gone;  // let go of behind the lock
+  server_link gone;  // released after the lock
   const std::lock_guard hold(lock_);
   const auto found = connections_.find(endpoint);
   if (found == connections_.end() || found->second.link != target) return;
@@ -152,7 +152,7 @@ status router::refresh(const std::string& first) {
     if (!map) return map.error();
     answered = true;
     const std::lock_guard hold(lock_);
-    if (map->epoch <= map_->epoch) continue;  // this server may be cut off: another one may know a later map
+    if (map->epoch <= map_->epoch) continue;  // this server may be cut off, so another one may know a later map
     map_ = std::make_shared<const cluster_map>(*std::move(map));
     return {};
   }
@@ -304,7 +304,7 @@ reply router::stat(std::uint32_t pool, std::string_view key) {
 
 reply router::find(std::uint32_t pool, const key_search& search) {
   std::vector<store_protocol::key_entry> all;
-  std::optional<std::string> whole_until;  // every server has listed its keys up to here
+  std::optional<std::string> whole_until;  // every server has listed its keys up to this one
   reply out;
   const auto known = map();
   for (const auto& [name, server] : known.servers) {

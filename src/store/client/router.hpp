@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client of a cluster of stores: sends each operation to the server that has the key.
 //
-// The router fetches the slot map from any server that answers, and again when a server redirects an operation or does not
-// answer. It then retries the operation with the new map until its deadline; a put or erase carries one sequence number
-// through all tries, so that it is applied once. Servers of this host are reached by unix socket, with mapped memory, as by
-// client; the others by TCP.
+// The router fetches the slot map from any server that answers, and again when a server redirects an operation or does
+// not answer. It then retries the operation with the new map until its deadline. A put or erase carries one sequence
+// number through all attempts, so it is applied once. Servers on this host are reached by unix socket, with mapped
+// memory, as by client; the others by TCP.
 //
-// Threads: every call from any thread. put(), get() and the like drive the connection that they wait for. Operations of
-// start() progress by themselves: the clients' threads take the answers; the router's own threads (kWorkers, started when
-// first needed) do what blocks: connecting, asking for the map, waiting before the next try.
+// Thread-safe. put(), get() and the like drive the connection that they wait for. Operations of start() progress by
+// themselves: the clients' threads handle the answers, and the router's own threads (kWorkers, started when first
+// needed) do what blocks: connecting, fetching the map, pausing before the next attempt.
 #pragma once
 
 #include <condition_variable>
@@ -27,25 +27,25 @@ namespace pl::store_client {
 
 struct router_options {
   std::vector<std::string> servers;  // "host:port" of some of them
-  address security;                  // certificates, if they want TLS
-  unsigned timeout_ms = 30'000;      // of an operation with all its tries
-  unsigned try_ms = 2'000;           // for an answer, and more for long values; then another server is asked
+  address security;                  // certificates, if the servers require TLS
+  unsigned timeout_ms = 30'000;      // of an operation, including all attempts
+  unsigned try_ms = 2'000;           // for an answer, plus more for long values; then another server is asked
   copy::planner* copies = nullptr;   // as in client_options
   const cu::driver_table* cuda = nullptr;
-  bool use_shm = true;  // of servers of this host. With certificates they are reached by TLS all the same
+  bool use_shm = true;  // for servers on this host. With certificates, they are reached by TLS nevertheless.
   store_protocol::path require = store_protocol::path::none;  // as in client_options
 };
 
 class router {
  public:
-  // ENOTSUP: the servers are in no cluster.
+  // ENOTSUP if the servers are not in a cluster.
   static result<std::unique_ptr<router>> open(const router_options& options);
-  // Operations under way end with ECANCELED first.
+  // Pending operations end with ECANCELED first.
   ~router();
   router(const router&) = delete;
   router& operator=(const router&) = delete;
 
-  // Pool numbers are the router's own, valid on this object only.
+  // Pool numbers are the router's own, and valid on this object only.
   result<std::uint32_t> open_pool(const std::string& name);
   result<std::uint32_t> create_pool(const std::string& name, const store_protocol::pool_settings& settings,
                                     const std::optional<store_protocol::cache_settings>& cache = std::nullopt);
@@ -53,14 +53,14 @@ class router {
   reply get(std::uint32_t pool, std::string_view key, const memory& destination, const get_request& options = {});
   reply erase(std::uint32_t pool, std::string_view key, const put_request& options = {});
   reply stat(std::uint32_t pool, std::string_view key);
-  // Puts, gets, erases or asks for many keys (opcode::batch_put and its like): as client::run_batch, of every server that
-  // has some of them, at a time. The answers are in the order of the entries, each with a status of its own: where a server
-  // is gone, its keys' are tried again as those of put() and the like, and the others' are there. Precondition: no entry
-  // goes alone (batch_entry::alone).
+  // Puts, gets, erases or queries many keys (opcode::batch_put and the like): as client::run_batch, on all servers that
+  // have some of them, in parallel. The answers are in the order of the entries, each with its own status. If a server
+  // is gone, its keys are retried like those of put(); the others are not affected. Precondition: no entry goes alone
+  // (batch_entry::alone).
   std::vector<reply> run_batch(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
                                int timeout_ms = -1);
-  // One page of all servers' keys, in order; reply::more and fields.after as from one server. Keys that move to another
-  // server between two pages may be missed or seen twice.
+  // One page of all servers' keys, in order; reply::more and fields.after are as from one server. Keys that move to
+  // another server between two pages may be missed or seen twice.
   reply find(std::uint32_t pool, const key_search& search);
   // As client::erase_prefix, on every server.
   reply erase_prefix(std::uint32_t pool, std::string_view prefix);
@@ -74,19 +74,19 @@ class router {
   routed_ptr make_get(std::uint32_t pool, std::string_view key, const memory& destination,
                       const get_request& options = {}) const;
   routed_ptr make_erase(std::uint32_t pool, std::string_view key, const put_request& options = {}) const;
-  // Those for the same server share system calls.
+  // Operations for the same server share system calls.
   void start(std::span<const routed_ptr> list);
   bool test(const routed_ptr& one) const;
-  // False: `deadline` has passed; the operation continues.
+  // Returns false if `deadline` has passed; the operation continues.
   bool wait(const routed_ptr& one, clock::time_point deadline = clock::time_point::max());
 
-  // As client::call_at_end; never refused.
+  // As client::call_at_end, but never fails.
   void call_at_end(const routed_ptr& one, std::function<void(const reply&)> function);
 
   // As client::classify.
   result<memory> classify(std::uint64_t address, std::uint64_t bytes) const;
   cluster_map map() const;
-  // Tries after the first ones.
+  // Number of attempts beyond the first ones.
   std::uint64_t retries() const noexcept { return retries_.load(); }
 
  private:
@@ -99,19 +99,19 @@ class router {
   };
   struct server_link {
     client_ptr link;
-    std::map<std::uint32_t, std::uint32_t> pools;  // this router's number, the server's
-    std::uint64_t local_of = 0;                    // the server's run for which its unix socket was tried
+    std::map<std::uint32_t, std::uint32_t> pools;  // the router's number to the server's
+    std::uint64_t local_of = 0;                    // instance of the server for which its unix socket was tried
   };
-  // How a server of this host may be reached.
+  // How a server on this host may be reached.
   struct local_endpoint {
     std::string socket;
     std::uint64_t instance = 0;  // 0: there is none
   };
-  // An operation to be sent (again), or a client to be closed, when `due`.
+  // An operation to be sent (again), or a client to be closed, at `due`.
   struct retry_task {
     clock::time_point due;
     routed_ptr operation;
-    reply last;  // of the try before, if `endpoint` is not empty
+    reply last;  // of the previous attempt, if `endpoint` is not empty
     std::string endpoint;
     std::weak_ptr<client> connection;
   };
@@ -126,12 +126,12 @@ class router {
   result<client_ptr> connect_to(const std::string& endpoint, const local_endpoint& local);
   result<std::uint32_t> pool_at(const std::string& endpoint, const client_ptr& connection, std::uint32_t pool);
   void forget(const std::string& endpoint, const client_ptr& connection);
-  // Takes a newer map from the first server that has one; `first` is asked first.
+  // Takes a newer map from the first server that has one, beginning with `first`.
   status refresh(const std::string& first);
   std::vector<std::string> endpoints() const;
   std::uint64_t map_epoch() const;
   std::string endpoint_for(unsigned copies, std::string_view key) const;
-  // 0: no such pool is open.
+  // Returns 0 if no such pool is open.
   unsigned copies_of(std::uint32_t pool) const;
   result<std::uint32_t> remember(const std::string& name, const reply& got);
   clock::time_point end_of(int timeout_ms) const;
@@ -147,7 +147,7 @@ class router {
   // router_async.cpp
   routed_ptr made(std::uint32_t pool, std::string_view key, std::uint64_t bytes, bool changes, int timeout_ms,
                   maker make) const;
-  // The connection to the server of the key, if it exists already; else null.
+  // The connection to the key's server if it exists already, otherwise null.
   client_ptr known_connection(const routed_operation& one, std::string& endpoint, std::uint32_t& pool);
   operation_ptr operation_for(const routed_ptr& one, const client_ptr& connection, const std::string& endpoint,
                               std::uint32_t pool);
@@ -161,17 +161,17 @@ class router {
   void close_later(client* gone);
 
   const router_options options_;
-  const std::uint64_t id_;  // of all its connections, for servers' memory of requests
+  const std::uint64_t id_;  // the same on all its connections, so that servers recognise repeated requests
   std::atomic<std::uint64_t> next_sequence_{1}, retries_{0};
   mutable std::mutex lock_;
   std::shared_ptr<const cluster_map> map_;
   std::map<std::string, server_link> connections_;
   std::map<std::uint32_t, pool_here> pools_;
 
-  mutable std::mutex tasks_lock_;  // never taken with lock_ held, nor the other way round
+  mutable std::mutex tasks_lock_;  // never held together with lock_
   std::condition_variable tasks_changed_, ended_;
   std::multimap<clock::time_point, retry_task> tasks_;
-  std::vector<client*> closing_clients_;  // a client's own thread may let go of it last, and cannot close it
+  std::vector<client*> closing_clients_;  // a client's own thread may release it last, and cannot close it
   std::vector<std::thread> workers_;
   bool closing_ = false;
 };

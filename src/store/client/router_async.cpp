@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The router's asynchronous operations.
 //
-//   start ─▶ is the way known? ─yes─▶ client ─▶ settle ─▶ finish
-//                 └──no──▶ errand ◀── not now, not here ──┘
+//   start ─▶ is the server known? ─yes─▶ client ─▶ settle ─▶ finish
+//                  └──no──▶ task ◀── not now, not here ──┘
 //
-// A client's thread only queues errands; the router's own threads run them.
+// A client's thread only queues tasks; the router's own threads run them.
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -159,7 +159,7 @@ void router::queue(retry_task task) {
   finish(task.operation, refused);
 }
 
-// Under tasks_lock_. One is enough.
+// Starts the threads; one is enough for success. Precondition: tasks_lock_ is held.
 status router::start_workers() {
   while (workers_.size() < kWorkers) {
     auto started = try_start_thread("looks for servers of operations", [this] { serve(); });
@@ -188,7 +188,7 @@ void router::serve() {
       const std::unique_ptr<client> gone(closing_clients_.back());
       closing_clients_.pop_back();
       hold.unlock();
-      // Closed without the lock; this settles what was under way.
+      // Closed without the lock, which settles its pending operations.
     } else if (tasks_.empty()) {
       tasks_changed_.wait(hold);
       continue;
@@ -240,7 +240,7 @@ router::~router() {
   }
   tasks_changed_.notify_all();
   for (auto& one : hands) one.join();
-  // From here clients close where their last reference goes.
+  // From here on, clients are closed where their last reference is released.
   for (client* gone : std::exchange(closing_clients_, {})) delete gone;
   std::map<std::string, server_link> connections;
   {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router's batches: the keys of one server are one batch of it (client_batch.cpp), and all servers have theirs at a
-// time.
+// The router's batches: the keys of one server form one batch (client_batch.cpp), and all servers work in parallel.
 //
-//   by server ─▶ a thread each: client::run_batch ─▶ not now, not here ──▶ sent before? ─yes─▶ by itself, with its number
+//   by server ─▶ a thread each: client::run_batch ─▶ not now, not here ──▶ sent before? ─yes─▶ alone, with its number
 //        ▲                                                                     └──no──▶ the next round
 //        └──────────────────────────── the map, once a round ◀─────────────────────────────────┘
 //
-// A change that was sent may have been done, and servers know it again by its number alone. So it is tried again by itself,
-// and before this client gives out so many numbers that a server forgets it.
+// A change that was sent may have been applied, and servers recognise it only by its number. So it is retried alone,
+// before this client has used so many more numbers that a server forgets it.
 #include <algorithm>
 #include <map>
 #include <thread>
@@ -25,14 +24,14 @@ struct router::batch_call {
   std::uint32_t pool = 0;
   std::span<const batch_entry> entries;
   clock::time_point end;
-  std::vector<reply> out;  // each part writes its own
+  std::vector<reply> out;  // each part writes its own entries
   bool changes() const noexcept { return op == opcode::batch_put || op == opcode::batch_erase; }
 };
 
 namespace {
 
-// Fewer end sooner as single operations, which share system calls and need no threads: with 16 values a batch took up to
-// twice as long, and so did gets and erasures of 500 (docs/results/store, cluster_batch_2cpu.json).
+// Fewer values finish sooner as single operations, which share system calls and need no threads: with 16 values, a
+// batch took up to twice as long, and so did gets and erases of 500 (docs/results/store, cluster_batch_2cpu.json).
 constexpr std::size_t few_values(opcode op) noexcept {
   return op == opcode::batch_get || op == opcode::batch_erase ? 1024 : 256;
 }
@@ -91,7 +90,8 @@ std::vector<reply> router::run_batch(opcode op, std::uint32_t pool, std::span<co
   return std::move(call.out);
 }
 
-// Each on a thread of its own, the last one on this one; where no thread can be made, one after the other.
+// Runs each part on a thread of its own, the last one on this thread. If no thread can be started, runs them one after
+// the other.
 void router::run_parts(batch_call& call, const std::map<std::string, std::vector<std::size_t>>& parts) {
   std::vector<std::thread> others;
   for (auto part = parts.begin(); part != parts.end(); ++part) {
@@ -127,7 +127,7 @@ void router::run_part(batch_call& call, const std::string& endpoint, std::span<c
   }
 }
 
-// False: the connection is to be given up.
+// Returns false if the connection must be dropped.
 bool router::ask_batch(batch_call& call, const client_ptr& connection, std::uint32_t pool,
                        std::span<const std::size_t> items) {
   std::vector<batch_entry> list;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a try's outcome means for the next one, and how long tries and the pauses between them are.
+// What the outcome of an attempt means for the next one, and how long attempts and the pauses between them are.
 #pragma once
 
 #include <cerrno>
@@ -13,13 +13,13 @@ namespace pl::store_client {
 
 inline constexpr auto kFirstPause = std::chrono::milliseconds(2), kLastPause = std::chrono::milliseconds(100);
 
-// What a try's time allows for.
+// The time that an attempt gets.
 inline std::chrono::milliseconds time_for(std::uint64_t bytes) {
   constexpr std::uint64_t kSlowestBytesPerMs = 10'000;
   return std::chrono::milliseconds(bytes / kSlowestBytesPerMs);
 }
 
-// Nothing is wrong with what was asked: another server, or the same one later, may do it.
+// Whether the request itself may be fine: another server, or the same one later, may accept it.
 inline bool may_pass(int code) {
   switch (code) {
     case EREMOTE:
@@ -39,7 +39,7 @@ inline bool may_pass(int code) {
   }
 }
 
-// Of those: after a silence the connection may be one of those that never end.
+// Whether such a failure concerns the connection: after a silence it may be one that never ends.
 inline bool is_about_connection(int code) { return may_pass(code) && code != EREMOTE && code != EAGAIN; }
 
 inline reply failed_reply(int code, std::string text) {

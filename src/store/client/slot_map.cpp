@@ -46,7 +46,7 @@ bool read_server(const json& object, cluster_server& parsed) {
   parsed.run = object["run"].get<std::uint64_t>();
   parsed.down = object.value("down", json(false)) == json(true);
   if (const json socket = object.value("socket", json("")); socket.is_string()) parsed.socket = socket.get<std::string>();
-  // The instance behind the socket; written only with a socket.
+  // The instance behind the socket; written only together with a socket.
   if (const json instance = object.value("instance", json(0u)); instance.is_number_unsigned() && !parsed.socket.empty())
     parsed.instance = instance.get<std::uint64_t>();
   if (const json folder = object.value("folder", json("")); folder.is_string()) parsed.folder = folder.get<std::string>();
@@ -58,7 +58,7 @@ bool read_server(const json& object, cluster_server& parsed) {
   return false;
 }
 
-// [first, last] slot of a row as units of its table.
+// The slots [first, last] of a row as units of its table.
 std::optional<std::pair<unsigned, unsigned>> units_of(const json& row) {
   const json slots = row.value("slots", json());
   if (!slots.is_array() || slots.size() != 2 || !slots[0].is_number_unsigned() || !slots[1].is_number_unsigned())

@@ -46,7 +46,7 @@ std::optional<chunk_head> unpacked(std::string_view bytes) {
   return out;
 }
 
-// [offset, offset + bytes) of a value that lies in `pieces`.
+// The range [offset, offset + bytes) of a value that lies in `pieces`.
 std::vector<iovec> part_of(const std::vector<iovec>& pieces, std::uint64_t offset, std::uint64_t bytes) {
   std::vector<iovec> out;
   for (const auto& one : pieces) {
@@ -225,7 +225,7 @@ bool ucx_value_stream::on_arrival(std::string_view bytes_of_head, std::size_t by
                                   void*& ticket) {
   const auto head = unpacked(bytes_of_head);
   const auto found = head ? sessions_.find(head->secret[0]) : sessions_.end();
-  ++refused_;  // unless it passes
+  ++refused_;  // unless it passes the checks below
   if (found == sessions_.end() || (found->second->secret[1] ^ head->secret[1]) != 0) return false;
   const auto& session = found->second;
   auto named = session->transfers.find(head->token);

@@ -15,13 +15,13 @@ namespace {
 
 constexpr auto kStopPause = std::chrono::milliseconds(50);
 constexpr int kWaitMs = 20'000;    // of one request; the server allows a minute
-constexpr int kAnswerMs = 30'000;  // beyond that, for the answer
+constexpr int kAnswerMs = 30'000;  // additional time for the answer
 constexpr int kEndMs = 1000;
 
-// The server, or the connection, that knew the watch is gone.
+// Whether the server or the connection that knew the watch is gone.
 bool must_begin_again(int code) {
   return code == EBADF || code == ECONNRESET || code == ESHUTDOWN || code == EPIPE || code == ECONNREFUSED ||
-         code == ENOENT;  // of a socket's path while the server starts again
+         code == ENOENT;  // of a socket's path while the server restarts
 }
 
 }  // namespace
