@@ -15,8 +15,8 @@ failure cut_off(const char* list) {
   return {EPROTO, std::string("store protocol: a list of ") + list + " is cut off or contains unknown data"};
 }
 
-// What comes before the texts of an item: a batch has thousands, and a string that grows by each number of each took longer
-// than all else in a frame.
+// The fixed part of an item. A batch has thousands of items, and appending number by number to a string took longer
+// than everything else in a frame.
 template <std::size_t kMaxBytes>
 class fixed_fields {
  public:
@@ -26,7 +26,7 @@ class fixed_fields {
     std::memcpy(bytes_ + used_, &value, sizeof value);
     used_ += sizeof value;
   }
-  // And a short text behind them, likewise.
+  // Adds a short text after it in the same way.
   bool add_text(std::string_view text) noexcept {
     if (text.size() > kTextBytes) return false;
     std::memcpy(bytes_ + used_, text.data(), text.size());
@@ -81,7 +81,7 @@ void append(std::string& body, const batch_outcome& one) {
 
 result<std::vector<batch_item>> decode_batch(std::string_view body, batch_memory memory) {
   std::vector<batch_item> out;
-  // (Without bytes of values the body's length tells about how many there are.)
+  // Only without bytes of values does the body's length roughly tell how many items there are.
   if (memory == batch_memory::device)
     out.reserve(std::min(body.size() / (kBatchItemBytes + kBatchOffsetBytes), kMaxBatchItems));
   for (byte_reader reader(body); !reader.at_end();) {

@@ -70,7 +70,7 @@ class socket_channel final : public byte_channel {
   int descriptor_ = -1;
 };
 
-// A connect() that was begun without blocking: its outcome as an errno.
+// Finishes a non-blocking connect(); returns its outcome as an errno.
 int finish_connect(int fd, unsigned timeout_ms) {
   pollfd one{fd, POLLOUT, 0};
   if (poll(&one, 1, static_cast<int>(timeout_ms)) <= 0) return ETIMEDOUT;
@@ -89,8 +89,8 @@ result<sockaddr_un> unix_address(const std::string& path) {
   return out;
 }
 
-// Without blocking: a store that is stopped takes no connection from its queue, and when that is full connect() would wait
-// for ever. The kernel says EAGAIN then and gives no sign of room, so this asks again.
+// Connects without blocking. A stopped store takes no connection from its queue, and connect() would block for ever
+// once the queue is full. The kernel then answers EAGAIN and gives no notice of room, so this polls.
 int connect_in_time(int fd, const sockaddr_un& target, unsigned timeout_ms) {
   constexpr unsigned kPauseMs = 5;
   const std::uint64_t deadline_ns = monotonic_ns() + std::uint64_t{timeout_ms} * 1'000'000;

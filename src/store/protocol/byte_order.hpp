@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers as little-endian bytes, in and out of buffers of any alignment, and a reader that stops at the end.
+// Numbers as little-endian bytes, to and from buffers of any alignment, and a bounds-checked reader.
 #pragma once
 
 #include <bit>
@@ -30,7 +30,7 @@ void append_le(std::string& out, T value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// Reads fields off the front of a text. Past the end every read yields zero and ok() is false from then on.
+// Reads fields from the front of a text. Past the end every read yields zero, and ok() is false from then on.
 class byte_reader {
  public:
   explicit byte_reader(std::string_view bytes) : rest_(bytes) {}

@@ -16,10 +16,11 @@
 
 namespace pl::store_protocol {
 
-// Of one direction. Each word has its own cache line, because only the two wakeup requests are written by both ends.
+// The words of one direction. Each has its own cache line, because only the two wakeup requests are written by both
+// ends.
 struct byte_rings::words {
   alignas(64) std::atomic<std::uint64_t> written;  // bytes since the beginning, by the writer
-  alignas(64) std::atomic<std::uint64_t> read;     // the same by the reader
+  alignas(64) std::atomic<std::uint64_t> read;     // bytes since the beginning, by the reader
   alignas(64) std::atomic<std::uint32_t> reader_sleeps;
   alignas(64) std::atomic<std::uint32_t> writer_sleeps;
 };
@@ -27,7 +28,7 @@ struct byte_rings::words {
 namespace {
 
 constexpr std::size_t kDataAt = 4096;
-// The other end's cache holds the lines that are overwritten; an ordinary store would fetch each of them first.
+// The lines to be overwritten are in the other end's cache; an ordinary store would fetch each of them first.
 constexpr std::size_t kPastCacheFrom = 1024;
 constexpr std::size_t kWholeBytes = kDataAt + 2 * byte_rings::kRingBytes;
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -43,7 +44,7 @@ result<void*> map_memory(int fd) {
 result<std::unique_ptr<byte_rings>> byte_rings::make() {
   const int fd = memfd_create("peerlane-store-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return failure{errno, format("memory for rings of bytes: %s", errno_text(errno).c_str())};
-  // Sealed, because a client that shrank it would end the server with SIGBUS.
+  // Sealed, because a client that shrank it would kill the server by SIGBUS.
   const bool is_made =
       ftruncate(fd, kWholeBytes) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
   result<void*> mapping =
@@ -115,7 +116,7 @@ result<std::size_t> byte_rings::write(std::span<const iovec> buffers) {
   }
   if (done == 0) return done;
   if (std::exchange(stored_past_cache_, false)) arch::publish_to_device(arch::mapping_type::wc);
-  // Sequentially consistent like arm(): either arm() sees these bytes, or this end sees that the other end sleeps.
+  // Sequentially consistent, like arm(): either arm() sees these bytes, or this end sees that the other end sleeps.
   outgoing_.shared->written.store(outgoing_.mine, std::memory_order_seq_cst);
   if (outgoing_.shared->reader_sleeps.load(std::memory_order_seq_cst) != 0)
     wakeup_due_ = outgoing_.shared->reader_sleeps.exchange(0) != 0 || wakeup_due_;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a client hands device memory to its server: a socket of packets beside the connection (opcode::device_link), and words
-// in memory that both ends map.
+// How a client hands device memory to its server: a packet socket beside the connection (opcode::device_link), and
+// words in memory that both ends map.
 //
 //   client                                        server
 //                            <-- region (host) -- the words, once
 //   region (device) -->                           imported: bound to the server's DMA channels
 //                            <-- device_reply --  its number, or why not
-//   device_release  -->                           forgotten when no transfer uses it any more; no answer
+//   device_release  -->                           forgotten once no transfer uses it; no answer
 //
-// Regions travel as dma/shared_region.hpp sends them. One region is asked for at a time. When the server's end closes, no
-// transfer of this connection is under way any more.
+// Regions are sent as in dma/shared_region.hpp. One region is requested at a time. When the server's end closes, no
+// transfer of this connection is in progress any more.
 //
-// The words say whose the caller's memory is. A client that gives up takes its word back, and the server then never touches
-// the memory; a transfer that has begun ends first. A client can only harm itself by writing what it should not.
+// The words say who owns the caller's memory. A client that gives up takes its word back, and the server then never
+// touches the memory; a transfer that has begun ends first. By writing wrong words a client can only harm itself.
 #pragma once
 
 #include <atomic>
@@ -32,12 +32,12 @@ static_assert(sizeof(device_release) == 8);
 struct device_reply {
   std::uint32_t magic = kDeviceLinkMagic;
   std::int32_t status = 0;   // errno value
-  std::uint32_t memory = 0;  // the number by which requests name it
-  char text[244] = {};       // why not, ends with 0
+  std::uint32_t memory = 0;  // by which requests name it
+  char text[244] = {};       // the reason, with a terminating 0
 };
 static_assert(sizeof(device_reply) == 256);
 
-// Transfers under way on one connection.
+// Limit of transfers in progress on one connection.
 inline constexpr std::uint32_t kDeviceSlots = 1024;
 inline constexpr std::size_t kDeviceSlotBytes = kDeviceSlots * sizeof(std::uint64_t);
 
@@ -45,19 +45,19 @@ class device_slots {
  public:
   enum class state : std::uint64_t { free, wanted, claimed, ended, cancelled };
   device_slots() = default;
-  // `memory` has kDeviceSlotBytes and outlives the object.
+  // `memory` has kDeviceSlotBytes and must outlive the object.
   explicit device_slots(std::byte* memory) : words_(reinterpret_cast<std::uint64_t*>(memory)) {}
 
-  // Client: a transfer is asked for. No other has the slot.
+  // Client: requests a transfer. No other transfer may use the slot.
   void want(std::uint32_t slot, std::uint64_t ticket) const noexcept { store(slot, word(ticket, state::wanted)); }
-  // Client: false: the server has begun, and the memory is the caller's once has_ended().
+  // Client: takes the memory back. Returns false if the server has begun; the memory is the caller's once has_ended().
   bool cancel(std::uint32_t slot, std::uint64_t ticket) const noexcept { return change(slot, ticket, state::cancelled); }
   bool has_ended(std::uint32_t slot, std::uint64_t ticket) const noexcept {
     return at(slot).load(std::memory_order_acquire) == word(ticket, state::ended);
   }
-  // Server: false: the client has taken its memory back.
+  // Server: claims the memory. Returns false if the client has taken it back.
   bool claim(std::uint32_t slot, std::uint64_t ticket) const noexcept { return change(slot, ticket, state::claimed); }
-  // Server: the memory is not touched any more.
+  // Server: no longer touches the memory.
   void end(std::uint32_t slot, std::uint64_t ticket) const noexcept { store(slot, word(ticket, state::ended)); }
 
  private:

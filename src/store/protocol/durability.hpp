@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The durability levels of a put: the one list, for the protocol, the engine, the command line and the C interface. A level
-// that comes from outside is a number or a name; it becomes a durability here or is refused.
+// The durability levels of a put: one list for the protocol, the engine, the command line and the C interface. A level
+// from outside is a number or a name, which is converted to a durability here or refused.
 #pragma once
 
 #include <cerrno>
@@ -13,14 +13,14 @@
 
 namespace pl::store {
 
-// Ordered: a greater one includes the smaller. The numbers are those of the protocol, of records on disk and of
-// peerlane/store.h; they are never given another meaning.
+// Ordered: a greater level includes the smaller ones. The numbers are those of the protocol, of records on disk and of
+// peerlane/store.h; their meaning never changes.
 enum class durability : std::uint8_t {
-  pool_default = 0,  // in a request only
-  volatile_ = 1,     // nothing: gone when the process ends. It may have been on disk for want of memory.
-  logged = 2,        // the process's death (kill -9); loss of power takes back the last such puts, whole ones
-  durable = 3,       // loss of power: acknowledged after fdatasync
-  replicated = 4,    // no server gives it: reserved, because earlier releases let it through as `logged`
+  pool_default = 0,  // in requests only
+  volatile_ = 1,     // survives nothing: gone when the process ends. It may have been on disk for lack of memory.
+  logged = 2,      // survives the end of the process (kill -9). A loss of power undoes the last such puts, each as a whole.
+  durable = 3,     // survives a loss of power: acknowledged after fdatasync
+  replicated = 4,  // offered by no server: reserved, because earlier releases accepted it as `logged`
 };
 
 constexpr const char* name_of(durability level) noexcept {
@@ -39,21 +39,20 @@ constexpr const char* name_of(durability level) noexcept {
   return "?";
 }
 
-// Of a number from outside; nothing if it has no meaning.
+// Converts a number from outside; nothing if it is undefined.
 constexpr std::optional<durability> durability_from(std::uint64_t number) noexcept {
   if (number > static_cast<std::uint64_t>(durability::replicated)) return std::nullopt;
   return static_cast<durability>(number);
 }
 
-// Of a name that a caller may say; "default" is none.
+// Converts a name that a caller may use; "default" is not one.
 constexpr std::optional<durability> durability_named(std::string_view name) noexcept {
   for (std::uint64_t number = 1; const auto level = durability_from(number); ++number)
     if (name == name_of(*level)) return level;
   return std::nullopt;
 }
 
-// Whether a store offers this level. ENOTSUP: it has a name, and no server gives it; EINVAL: it is no
-// level.
+// Whether a store offers this level. ENOTSUP: the level is named, but no server offers it. EINVAL: not a level.
 inline status check_given(durability level) {
   switch (level) {
     case durability::pool_default:
@@ -71,7 +70,7 @@ inline status check_given(durability level) {
                              " is not a durability: use volatile, logged or durable"};
 }
 
-// What a record of an earlier release means that let `replicated` through: it was acknowledged as a logged one.
+// The meaning of a record by an earlier release that accepted `replicated`: it was acknowledged as logged.
 constexpr durability level_of_record(durability stored) noexcept {
   return stored == durability::replicated ? durability::logged : stored;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// "host:port" and "[v6]:port", taken apart.
+// Splits "host:port" and "[v6]:port".
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace pl {
 
-// EINVAL without a port from 0 to 65535, which resolvers would cut down to 16 bits. An empty host stays empty.
+// EINVAL unless the port is 0 to 65535: resolvers would truncate it to 16 bits. An empty host stays empty.
 inline result<std::pair<std::string, std::string>> split_endpoint(const std::string& text) {
   const auto colon = text.rfind(':');
   if (colon == std::string::npos || colon + 1 == text.size()) return failure{EINVAL, "\"" + text + "\" is not HOST:PORT"};

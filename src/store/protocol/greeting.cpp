@@ -73,7 +73,7 @@ class exchange {
   std::uint64_t end_ns_;
 };
 
-// Asks for a descriptor. The error is the connection's; a refusal leaves `fd` -1 and gives the reason.
+// Asks for a descriptor. A failure concerns the connection; a refusal leaves `fd` at -1 and gives the reason.
 status ask_descriptor(exchange& talk, byte_channel& wire, opcode op, int& fd, std::string& refusal) {
   const auto given = talk.ask(op, {}, {});
   if (!given) return given.error();
@@ -126,7 +126,7 @@ result<greeted> greet(byte_channel& wire, const greeting_request& request, unsig
       return asked.error();
     }
   }
-  // Last: nothing goes through the socket after it.
+  // Comes last, because nothing goes through the socket after it.
   const bool has_rings = (out.server.capabilities & store_protocol::capability::rings) != 0;
   if (request.rings && has_rings && is_local) {
     std::string ignored;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A connection whose bytes go through rings in shared memory (byte_ring.hpp); its socket carries wakeup bytes, and the end.
+// A connection whose bytes go through rings in shared memory (byte_ring.hpp). Its socket carries wakeup bytes and
+// detects the end.
 #include <poll.h>
 
 #include <array>
@@ -48,7 +49,7 @@ class ring_channel final : public byte_channel {
     if (!rings_->take_wakeup_request()) return;
     char wakeup = 1;
     const iovec one{&wakeup, 1};
-    // A full socket already holds wakeup bytes, and reading finds a broken one.
+    // A full socket already holds wakeup bytes, and reading detects a broken one.
     (void)socket_->write({&one, 1});
   }
   void drain_wakeups() {

@@ -25,7 +25,8 @@ std::string openssl_reason() {
   return text;
 }
 
-// OpenSSL calls write(), which raises SIGPIPE on a connection that the store has closed and would end the caller's program.
+// Avoids SIGPIPE: OpenSSL calls write(), which raises it on a connection that the store has closed, and that would end
+// the caller's program.
 int write_without_signal(BIO* bio, const char* data, int bytes) {
   const auto sent = send(static_cast<int>(BIO_get_fd(bio, nullptr)), data, static_cast<std::size_t>(bytes), MSG_NOSIGNAL);
   BIO_clear_retry_flags(bio);
@@ -58,7 +59,8 @@ class tls_channel final : public byte_channel {
   store_protocol::path way() const noexcept override { return store_protocol::path::tls; }
 
   result<std::size_t> write(std::span<const iovec> buffers) override {
-    // One record at a time. Bytes that OpenSSL refused must be offered again unchanged, so only whole pieces are gathered.
+    // One record at a time. Bytes that OpenSSL refused must be offered again unchanged, so only whole pieces are
+    // gathered.
     std::size_t all = 0;
     for (const auto& piece : buffers) {
       std::size_t sent = 0;
@@ -109,7 +111,7 @@ class tls_channel final : public byte_channel {
     ERR_clear_error();
     return format("the store's certificate is refused: %s", X509_verify_cert_error_string(code));
   }
-  // Success: not now.
+  // Success means "not now".
   status after(int done) {
     const int reason = SSL_get_error(tls_.get(), done);
     if (reason == SSL_ERROR_WANT_READ || reason == SSL_ERROR_WANT_WRITE) return {};
@@ -134,7 +136,7 @@ result<std::unique_ptr<byte_channel>> start_tls(int socket, const address& targe
   SSL_set_ciphersuites(tls, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
   SSL_set_mode(tls, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_set_verify(tls, SSL_VERIFY_PEER, nullptr);
-  // A host that is a number must stand among the certificate's addresses, a name among its names.
+  // A numeric host must be among the certificate's addresses, a name among its names.
   auto* rules = SSL_get0_param(tls);
   if (X509_VERIFY_PARAM_set1_ip_asc(rules, host->first.c_str()) != 1) {
     ERR_clear_error();

@@ -3,10 +3,11 @@
 //
 //   head (64 bytes, little-endian) | key | tail: {u16 type, u16 length, bytes}... | body (bytes of a value, or a list)
 //
-// The head's checksum covers head, key and tail; the body has its own, so that it can be read straight to where it shall
-// lie. A field whose type has kMandatory set and which the receiver does not know makes the request EPROTO; other unknown
-// fields are skipped: that is how the protocol grows. A status is a positive errno value as Linux numbers it, 0 is success.
-// Pure functions; nothing here reads a socket. Format and flows for other implementations: docs/store-transports.md.
+// The head's checksum covers head, key and tail. The body has its own, so that it can be read straight to its
+// destination. If the receiver does not know a field, a type with kMandatory set makes the request fail with EPROTO;
+// other unknown fields are skipped. This is how the protocol grows. A status is a positive errno value as numbered by
+// Linux; 0 is success. Pure functions; nothing here reads a socket. Format and flows for other implementations:
+// docs/store-transports.md.
 #pragma once
 
 #include <array>
@@ -29,54 +30,57 @@ inline constexpr std::size_t kHeadBytes = 64;
 inline constexpr std::size_t kMaxKeyBytes = 4096;
 inline constexpr std::size_t kMaxTailBytes = 16384;
 inline constexpr std::size_t kMaxBodyBytes = 4u << 20;  // a larger value travels in several data frames
-// What both ends here send at a time: it is still in the core's cache when the kernel copies what was just summed.
+// The amount that both ends send at a time: it is still in the core's cache when the kernel copies what was just
+// summed.
 inline constexpr std::size_t kDataBodyBytes = 512u << 10;
 inline constexpr std::uint64_t kMaxValueBytes = 64ull << 30;
-inline constexpr std::uint32_t kNoDeadline = 0xffffffff;  // deadline_us: wait for ever
+inline constexpr std::uint32_t kNoDeadline = 0xffffffff;  // deadline_us: no deadline
 
 enum class opcode : std::uint8_t {
-  hello = 1,    // first on a connection: versions, who speaks
-  ping,         // nothing; the answer shows that the other end lives
+  hello = 1,    // first on a connection: versions and identities
+  ping,         // no operation; the answer shows that the other end is alive
   pool_create,  // key: name; tail: pool settings
   pool_open,    // key: name; the answer's pool_id names it on this connection
   pool_delete,  // key: name
-  pool_list,    // body of the answer: pool_entry list by name; tail: `after`, as in find; value_bytes: at most so many
+  pool_list,    // the answer's body: pool_entry list by name; tail: `after`, as in find; value_bytes: its maximum size
   put,          // a value, whole in the body or in data frames that follow
   data,         // a piece of the value of request_id, in either direction
   get,          // [offset, offset + value_bytes) of a value; answered with a body or with data frames
-  alloc,        // shm-direct: asks for room for value_bytes; the answer grants extents of the arena
-  commit,       // what lies in the granted extents is the value of key
+  alloc,        // shm-direct: requests room for value_bytes; the answer grants extents of the arena
+  commit,       // makes the content of the granted extents the value of key
   abort,        // gives a grant back
-  lookup,       // shm-direct: pins a value and tells its extents
-  unpin,        // lets pins go (tail: tokens)
+  lookup,       // shm-direct: pins a value and returns its extents
+  unpin,        // releases pins (tail: tokens)
   erase,
-  stat,           // what is known of a value, without it
-  find,           // keys by prefix or regular expression, in order, after a key
-  sync,           // everything of the pool that was acknowledged before is durable
-  attach,         // unix socket only: the answer brings the arena's descriptor (SCM_RIGHTS)
-  stats,          // body of the answer: metrics in Prometheus' text format
-  pool_set,       // changes settings of a pool
-  cluster_map,    // body of the answer: who serves which slots (slot_map.hpp), as this server knows it
-  sync_keys,      // between servers: a page of the keys that a copy shall have; the answer's body names what differs
-  sync_requests,  // between servers: what requests did, for a copy that is filled; the body is the engine's (none: a
-                  // catch-up begins, forget what you know)
-  rings,    // unix socket only: the answer brings the descriptor of rings (byte_ring.hpp), through which both ends send
-            // from then on; the client sends nothing between the question and the answer
+  stat,         // what is known of a value, without its bytes
+  find,         // keys by prefix or regular expression, in order, after a key
+  sync,         // makes everything of the pool durable that was acknowledged before
+  attach,       // unix socket only: the answer carries the arena's descriptor (SCM_RIGHTS)
+  stats,        // the answer's body: metrics in Prometheus' text format
+  pool_set,     // changes settings of a pool
+  cluster_map,  // the answer's body: which server has which slots (slot_map.hpp), as this server knows it
+  sync_keys,    // between servers: a page of the keys that a copy should have; the answer's body names the differences
+  // Between servers: outcomes of requests, for a copy that is being filled; the body is the engine's. Without a body, a
+  // catch-up begins: forget the known outcomes.
+  sync_requests,
+  rings,    // unix socket only: the answer carries the descriptor of rings (byte_ring.hpp), through which both ends send
+            // from then on; the client sends nothing between the request and the answer
   arrived,  // shm-direct: the first value_bytes of the grant are there and will not change (tail: token, level); the answer
-            // says nothing
-  // Lists of requests in the body (batch.hpp), each with an outcome of its own in the answer's body.
-  batch_get,     // value_bytes: of values that the answer may have in all
+            // is empty
+  // Lists of requests in the body (batch.hpp), each with its own outcome in the answer's body.
+  batch_get,     // value_bytes: maximum size of all values in the answer
   batch_put,     // flag::atomic: all or nothing
-  batch_exists,  // what is known of each value, without it
+  batch_exists,  // what is known of each value, without its bytes
   batch_erase,
-  erase_prefix,  // key: what the keys begin with; the answer's outcome::value_bytes says how many went, and `after` how far
-                 // it came
-  device_link,   // unix socket only: the answer brings the descriptor of a socket by which device memory is handed over
-                 // (device_link.hpp)
+  // Key: a prefix. The answer's outcome::value_bytes is the number of erased keys, and `after` how far it came.
+  erase_prefix,
+  device_link,  // unix socket only: the answer carries the descriptor of a socket by which device memory is handed over
+                // (device_link.hpp)
   // Changes of keys (watch.hpp).
-  watch,       // key: what the keys begin with (flag::exact: the key); the answer's token names the watch
-  watch_next,  // tail: token; waits up to `offset` milliseconds for changes, of which the answer has at most value_bytes
-  watch_end,   // tail: token; what waits for its changes ends with ECANCELED
+  watch,  // key: a prefix (flag::exact: the key); the answer's token names the watch
+  // Tail: token; waits up to `offset` milliseconds for changes, of which the answer has at most value_bytes.
+  watch_next,
+  watch_end,  // tail: token; a request that waits for its changes ends with ECANCELED
   last = watch_end,
 };
 const char* name_of(opcode op) noexcept;
@@ -84,14 +88,16 @@ const char* name_of(opcode op) noexcept;
 namespace flag {
 inline constexpr std::uint16_t reply = 1;     // from the server
 inline constexpr std::uint16_t streamed = 2;  // put, or the answer to get: the value follows in data frames
-inline constexpr std::uint16_t more = 4;      // data: others of this request follow; find: there are more keys
-inline constexpr std::uint16_t warm = 8;      // get: bring it into memory, but send nothing
-inline constexpr std::uint16_t patch = 16;    // put, alloc: only [offset, offset + value_bytes) of the value changes
-inline constexpr std::uint16_t verify = 32;   // get, lookup: hold the value against its checksum first
+inline constexpr std::uint16_t more = 4;      // data: more of this request follow; find: there are more keys
+inline constexpr std::uint16_t warm = 8;      // get: loads the value into memory without sending it
+inline constexpr std::uint16_t patch = 16;    // put, alloc: changes only [offset, offset + value_bytes) of the value
+inline constexpr std::uint16_t verify = 32;   // get, lookup: verifies the value's checksum first
 inline constexpr std::uint16_t ucx = 64;      // get, alloc and the answers: the bytes go by UCX (ucx_value_stream.hpp)
-inline constexpr std::uint16_t knows_requests = 128;  // sync_keys: what requests did was told before (sync_requests)
-inline constexpr std::uint16_t atomic = 256;          // batch_put, batch_erase: all or nothing
-inline constexpr std::uint16_t device = 512;  // put, get: the server moves the bytes, between its memory and `device_part`
+// Sync_keys: the outcomes of requests were sent before (sync_requests)
+inline constexpr std::uint16_t knows_requests = 128;
+inline constexpr std::uint16_t atomic = 256;  // batch_put, batch_erase: all or nothing
+// Put, get: the server moves the bytes between its memory and `device_part`
+inline constexpr std::uint16_t device = 512;
 inline constexpr std::uint16_t exact = 1024;  // watch: of one key
 inline constexpr std::uint16_t known =
     reply | streamed | more | warm | patch | verify | ucx | knows_requests | atomic | device | exact;
@@ -100,17 +106,17 @@ inline constexpr std::uint16_t known =
 struct head {
   opcode op = opcode::ping;
   std::uint16_t flags = 0;
-  std::uint64_t request_id = 0;  // chosen by the client, the answer repeats it
+  std::uint64_t request_id = 0;  // chosen by the client; the answer repeats it
   std::uint32_t pool_id = 0;
   std::uint16_t key_bytes = 0;
   std::uint16_t tail_bytes = 0;
-  std::uint64_t value_bytes = 0;  // of the whole value; get: wanted at most
-  std::uint64_t offset = 0;       // of the body in its value; get: of the range
+  std::uint64_t value_bytes = 0;  // of the whole value; get: the maximum
+  std::uint64_t offset = 0;       // where the body lies in its value; get: start of the range
   std::uint32_t body_bytes = 0;
   std::uint32_t body_crc = 0;
   std::uint32_t deadline_us = kNoDeadline;  // request: time left when it was sent
   std::int32_t status = 0;                  // answer: errno value
-  std::uint32_t trace_id = 0;               // chosen by the client, appears in the server's log
+  std::uint32_t trace_id = 0;               // chosen by the client; appears in the server's log
   bool operator==(const head&) const = default;
 };
 
@@ -125,17 +131,17 @@ const char* name_of(path transport) noexcept;
 using store::name_of;
 std::optional<path> path_of(std::string_view name) noexcept;  // "shm-direct", "tcp", ...
 
-// A run of bytes of the arena; it lies within one chunk.
+// A range of bytes in the arena; it lies within one chunk.
 struct extent {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
   bool operator==(const extent&) const = default;
 };
 
-// A request's identity (client, number): a server remembers the last answers of a client, so a request that is sent again
+// A request's identity (client, number). A server remembers the last answers of a client, so a request that is repeated
 // because its answer was lost is applied once.
 struct sequence {
-  std::uint64_t client = 0;  // random, one a client
+  std::uint64_t client = 0;  // random, one per client
   std::uint64_t number = 0;
   bool operator==(const sequence&) const = default;
 };
@@ -156,33 +162,33 @@ struct outcome {
   std::uint64_t server_ns = 0;  // from the last byte of the request to the answer
   std::uint32_t user_flags = 0;
   std::uint64_t value_bytes = 0;     // of the whole value
-  std::int64_t written_unix_ns = 0;  // stat: when it was put, for people
+  std::int64_t written_unix_ns = 0;  // stat: time of the put, for people
   bool repeated = false;             // this request had been applied before; its first answer was lost
-  std::uint8_t copies = 1;           // puts and erases: servers that have it
+  std::uint8_t copies = 1;           // puts and erases: number of servers that have it
   bool operator==(const outcome&) const = default;
 };
 
 struct pool_settings {
-  std::uint64_t size_bytes = 0;  // cap; 0: what the server has
-  std::uint64_t max_keys = 0;    // 0: no cap
+  std::uint64_t size_bytes = 0;  // limit; 0: what the server has
+  std::uint64_t max_keys = 0;    // 0: no limit
   durability level = durability::pool_default;
   bool is_cache = false;    // values may be evicted
   bool allow_shm = true;    // false: clients never map the arena for this pool
-  std::string access;       // "principal=rwa,..." (docs/store-operate.md); empty: whoever created it
-  std::uint8_t copies = 1;  // servers of a cluster that each value is on
+  std::string access;       // "principal=rwa,..." (docs/store-operate.md); empty: only its creator
+  std::uint8_t copies = 1;  // number of a cluster's servers that have each value
   bool operator==(const pool_settings&) const = default;
 };
 
-// Of a pool that is a cache. A server without capability::cache takes none of it.
+// Settings of a pool that is a cache. A server without capability::cache accepts none.
 struct cache_settings {
   std::uint64_t memory_bytes = 0;  // its share of the memory tier; 0: three quarters
-  std::uint64_t disk_bytes = 0;    // its share of the disk; 0: what leaves memory is gone
-  std::uint64_t ttl_ms = 0;        // of values put without one; 0: for ever
+  std::uint64_t disk_bytes = 0;    // its share of the disk; 0: what leaves memory is lost
+  std::uint64_t ttl_ms = 0;        // lifetime of values that are put without one; 0: for ever
   std::uint8_t policy = 0;         // store::eviction
   bool operator==(const cache_settings&) const = default;
 };
 
-// What a pool holds, and has counted since its server started: in the answer to pool_open.
+// What a pool holds, and its counters since its server started; part of the answer to pool_open.
 struct pool_statistics {
   std::uint64_t keys = 0, bytes = 0, hits = 0, misses = 0;
   std::uint64_t evicted = 0, evicted_bytes = 0, expired = 0, spilled = 0;
@@ -193,17 +199,17 @@ struct pool_statistics {
 struct hello {
   std::uint16_t lowest_version = kVersion, highest_version = kVersion;
   std::uint64_t capabilities = 0;  // capability bits
-  std::uint64_t instance = 0;      // server: random, another one after a restart
-  std::uint64_t session = 0;       // server: this connection's; client: the one of its last connection, which has no copy
-                                   // under way any more, 0 if there was none
+  std::uint64_t instance = 0;      // server: random, changes with a restart
+  std::uint64_t session = 0;       // server: of this connection; client: that of its last connection, which has no copy
+                                   // in progress any more, 0 if there was none
   std::string agent;               // for the log: "peerlane 0.2.0"
   bool operator==(const hello&) const = default;
 };
 namespace capability {
-inline constexpr std::uint64_t shm = 1;               // may attach the arena
+inline constexpr std::uint64_t shm = 1;               // can attach the arena
 inline constexpr std::uint64_t sync_requests = 2;     // knows the operation
-inline constexpr std::uint64_t rings = 4;             // the same
-inline constexpr std::uint64_t arrived = 8;           // the same
+inline constexpr std::uint64_t rings = 4;             // knows the operation
+inline constexpr std::uint64_t arrived = 8;           // knows the operation
 inline constexpr std::uint64_t batches = 32;          // knows batch_get to erase_prefix
 inline constexpr std::uint64_t cache = 16;            // has pools that are caches, and values with a time to live
 inline constexpr std::uint64_t device = 64;           // knows device_link
@@ -211,21 +217,22 @@ inline constexpr std::uint64_t watch = 128;           // knows watch to watch_en
 inline constexpr std::uint64_t device_batches = 256;  // batch_get and batch_put know flag::device
 }  // namespace capability
 
-// One end of a UCX transport, in both greetings; the server's only where there shall be a UCX transport.
+// One end of a UCX transport, in both greetings. The server sends one only if there is to be a UCX transport.
 struct ucx_offer {
-  std::uint16_t major = 0, minor = 0;  // UCX's version: only equal ones are known to understand each other
-  std::uint64_t secret[2] = {0, 0};    // server: what every message of this session carries
+  std::uint16_t major = 0, minor = 0;  // UCX's version: only equal versions are known to interoperate
+  std::uint64_t secret[2] = {0, 0};    // server: sent with every message of this session
   bool any_transport = false;          // forced: also without RDMA
   std::string address;                 // of the UCX worker
   std::string transports;              // "rc_verbs/mlx5_0:1,tcp/eth0"
   bool operator==(const ucx_offer&) const = default;
 };
 
-// The terms on which one server of a cluster sends a value's copy to another.
+// The terms on which one server of a cluster sends a copy of a value to another.
 struct copy_terms {
-  std::uint64_t epoch = 0;    // of the slot map that the sender acts by
-  std::uint64_t sender = 0;   // the sender's run (cluster_server::run)
-  std::uint64_t version = 0;  // put: the value's; erase: of what was erased. The copy takes it unless it has a later one ...
+  std::uint64_t epoch = 0;   // epoch of the slot map that the sender acts by
+  std::uint64_t sender = 0;  // the sender's run (cluster_server::run)
+  // Put: the value's version; erase: the erased one. The copy takes it unless it has a later one ...
+  std::uint64_t version = 0;
   std::uint64_t replaces = 0;  // ... or has exactly this one
   bool operator==(const copy_terms&) const = default;
 };
@@ -233,7 +240,7 @@ struct copy_terms {
 // Where a value lies in device memory that this connection has handed over (device_link.hpp).
 struct device_part {
   std::uint32_t memory = 0;  // the number that the server gave it
-  std::uint32_t slot = 0;    // device_slots: whether the server may still touch it
+  std::uint32_t slot = 0;    // device_slots: tells whether the server may still touch it
   std::uint64_t ticket = 0;  // of this use of the slot
   std::uint64_t offset = 0;
   bool operator==(const device_part&) const = default;
@@ -246,7 +253,7 @@ struct arena {
   bool operator==(const arena&) const = default;
 };
 
-// The tail of a frame. What is not set is not sent.
+// The tail of a frame. Fields that are not set are not sent.
 struct tail {
   std::optional<sequence> request_number;
   std::optional<precondition> only;
@@ -255,20 +262,20 @@ struct tail {
   std::optional<std::string> text;     // why an operation failed: one sentence, with the next step
   std::optional<std::uint64_t> token;  // of a grant or a pin
   std::vector<extent> extents;
-  std::vector<std::uint64_t> unpin;  // tokens that the client has done with
-  std::optional<std::uint32_t> crc;  // of the value, by the client
+  std::vector<std::uint64_t> unpin;  // tokens that the client no longer needs
+  std::optional<std::uint32_t> crc;  // of the value, computed by the client
   std::optional<std::uint32_t> user_flags;
   std::optional<pool_settings> settings;
   std::optional<store_protocol::hello> greeting;
   std::optional<std::string> prefix, regex, after;  // find
   std::optional<arena> memory;                      // attach
-  std::optional<std::uint64_t> epoch;               // with EREMOTE: of the slot map by which another server has the key
+  std::optional<std::uint64_t> epoch;  // with EREMOTE: epoch of the slot map by which another server has the key
   std::optional<copy_terms> copy;
   std::optional<ucx_offer> ucx;
-  std::optional<cache_settings> cache;        // pool_create, pool_set: of a pool that is a cache
-  std::optional<cache_settings> cache_is;     // answers: it is one
-  std::optional<pool_statistics> statistics;  // the answer to pool_open
-  std::optional<std::uint64_t> ttl_ms;        // put, commit: into a cache
+  std::optional<cache_settings> cache;        // pool_create, pool_set: for a pool that is a cache
+  std::optional<cache_settings> cache_is;     // in answers: the pool is a cache
+  std::optional<pool_statistics> statistics;  // in the answer to pool_open
+  std::optional<std::uint64_t> ttl_ms;        // put, commit: for a cache
   std::optional<std::string> ucx_transports;  // path::ucx: the transports that carried the value
   std::optional<device_part> device;          // flag::device
   std::optional<std::string> owner;           // with copy: the principal that put the value
@@ -277,15 +284,16 @@ struct tail {
 
 // ---- Coding ------------------------------------------------------------------------------------------------------------
 
-// Everything of the frame but the body; fills key_bytes and tail_bytes. EMSGSIZE: key or tail longer than the limits.
+// Appends everything of the frame except the body; fills key_bytes and tail_bytes. EMSGSIZE: key or tail exceed the
+// limits.
 status encode(head header, std::string_view key, const tail& fields, std::string& out);
-// For tests and for writers that have the tail's bytes.
+// For tests, and for writers that already have the tail's bytes.
 status encode_raw(head header, std::string_view key, std::string_view tail_bytes, std::string& out);
 
-// Takes the fields apart and checks what can be checked without key and tail: magic, version, known opcode and flags,
+// Parses the fields and checks what can be checked without key and tail: magic, version, known opcode and flags,
 // limits. EPROTO with the reason.
 result<head> decode_head(std::span<const std::byte, kHeadBytes> bytes);
-// Precondition: `whole` is head, key and tail as they came. EPROTO: damaged, or a mandatory field that is not known.
+// Precondition: `whole` is head, key and tail as received. EPROTO: damaged, or an unknown mandatory field.
 struct parts {
   std::string_view key;
   tail fields;

@@ -65,7 +65,7 @@ std::string pack_settings(const pool_settings& settings) {
          settings.access;
 }
 
-// False for a number without a meaning; `out` keeps its value.
+// Returns false for an undefined number; `out` keeps its value.
 template <class Enum>
 bool read_enum(byte_reader& reader, Enum last, Enum& out) {
   const auto raw = reader.number<std::uint8_t>();
@@ -160,7 +160,7 @@ ucx_offer read_ucx_offer(byte_reader& reader) {
   return out;
 }
 
-// False: the field is not known, or holds a number without a meaning.
+// Returns false if the field is unknown or holds an undefined number.
 bool read_field(std::uint16_t type, byte_reader& reader, tail& out) {
   switch (type) {
     case kOutcome:
@@ -338,7 +338,7 @@ result<tail> decode_tail(std::string_view bytes) {
     if (!known && (type & kMandatory) != 0)
       return failure{
           EPROTO, format("store protocol: field 0x%x is unknown to this release: use the same release at both ends", type)};
-    // A field that is longer than expected comes from a newer release; a shorter one is damage.
+    // A field that is longer than expected comes from a newer release; a shorter one is damaged.
     if (!field.ok()) return failure{EPROTO, format("store protocol: field 0x%x is cut off", type)};
   }
   return out;
