@@ -106,7 +106,8 @@ void catch_up::act_by(const view_ptr& now, bool serving, std::uint64_t run) {
       if (const auto found = jobs_.find(peer); found != jobs_.end()) found->second.ended = true;
     });
     if (started) jobs_[server].thread = *std::move(started);
-    else log_("cluster_fill_failed", server.name + ": " + started.error().message);  // the next look at the map tries again
+    // The next look at the map tries again
+    else log_("cluster_fill_failed", server.name + ": " + started.error().message);
   }
 }
 
@@ -117,14 +118,14 @@ std::vector<catch_up::filled> catch_up::finished() const {
 
 void catch_up::fill(const peer_name& peer, const unit_set& units, store_protocol::copy_terms terms) {
   status done;
-  // A job that is slow to reach the server may belong to an earlier run of it. Numbers tell its catch-up from the one that
-  // the present run's job has begun, which has the changes since then.
+  // A job that is slow to reach the server may belong to an earlier run of that server. The numbers distinguish its
+  // catch-up from the one begun by the current run's job, which has the changes since then.
   std::vector<std::uint64_t> numbers(units.size());
-  // The catch-up begins only when the server is reached, because every change waits for it from then on.
+  // The catch-up begins only once the server is reached, because every change waits for it from then on.
   const auto target = reach_now(links_, peer, {});
   if (!target) done = target.error();
   const bool tells = target && (target->connection->server_capabilities() & store_protocol::capability::sync_requests) != 0;
-  // No change runs meanwhile, so no request number of one can be erased with the others.
+  // No change runs meanwhile, so the number of no change can be erased with the others.
   if (done && tells) done = tell(peer, units, terms, {});
   if (done)
     for (unsigned unit = 0; unit < units.size(); ++unit)
@@ -168,7 +169,7 @@ status catch_up::fill_pool(const peer_name& peer, const known_pool& pool, const 
   }
 }
 
-// False: this was the last page.
+// Returns false if this was the last page.
 result<bool> catch_up::fill_page(const peer_name& peer, const known_pool& pool, const unit_set& units,
                                  const store_protocol::copy_terms& terms, bool knows_requests, std::string& after) {
   store::find_options options;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pools of a cluster. Their settings are in etcd; every server creates, changes and deletes its own pools accordingly.
+// The pools of a cluster. Their settings are in etcd; every server creates, changes and deletes its own pools
+// accordingly.
 #pragma once
 
 #include <functional>
@@ -17,7 +18,7 @@ namespace pl::store_cluster {
 struct known_pool {
   store::pool_id id = 0;
   std::string name;
-  unsigned copies = 0;  // 0: of this server alone
+  unsigned copies = 0;  // 0: a pool of this server alone
 };
 
 class cluster_pools {
@@ -29,12 +30,12 @@ class cluster_pools {
   // Makes the engine's pools match etcd. Blocking. Reads etcd again before it deletes a pool, because `now` may be old.
   // Returns the last failure; the next call tries again.
   status follow(const cluster_view& now, const membership& members);
-  // ENXIO: there is no such pool. Ids are not used twice, so what was found stays right.
+  // ENXIO if there is no such pool. Ids are never reused, so the result stays valid.
   result<known_pool> find(store::pool_id id) const;
   // All pools of the cluster.
   std::vector<known_pool> all() const;
 
-  // EEXIST: there is one in etcd.
+  // EEXIST if etcd has one.
   result<store::pool_info> create(membership& members, const std::string& name, const store::pool_options& options);
   result<store::pool_info> configure(membership& members, store::pool_id id, const store::pool_options& options);
   status drop(membership& members, store::pool_id id);
@@ -50,9 +51,9 @@ class cluster_pools {
   mutable std::unordered_map<store::pool_id, std::shared_ptr<const known_pool>> known_;
 };
 
-// "copies=N" and "pool=ID" among the tags of a pool; 0 if there is none.
+// The number in "copies=N" or "pool=ID" among a pool's tags; 0 if there is none.
 std::uint64_t number_in_tags(std::string_view tags, std::string_view name);
-// Of a pool of the cluster: which one it is (0: it is none), and how many servers keep it.
+// The identity of a pool of the cluster (0 if it is none), and the number of servers that keep it.
 std::uint64_t identity_of(const store::pool_options& options);
 unsigned copies_of(const store::pool_options& options);
 std::string to_text(const store::pool_options& options);

@@ -17,7 +17,7 @@ constexpr store::version_t kTakeOverVersions = store::version_t{1}
 constexpr auto kRefreshPatience = std::chrono::seconds(5);
 constexpr auto kJoinPatience = std::chrono::seconds(30);  // others may change the map meanwhile
 
-// Whether this run of a server serves the unit.
+// Whether this run of the server serves the unit.
 bool is_served_by(const cluster_map& map, unsigned unit, std::uint64_t run) {
   const auto& copies = map.units[unit].copies;
   const auto first = copies.empty() ? map.servers.end() : map.servers.find(copies.front());
@@ -59,7 +59,7 @@ result<std::unique_ptr<cluster_service>> cluster_service::open(store::engine& be
   me->members_ = *std::move(joined);
   if (const status pools = me->pools_.follow(*me->members_->view(), *me->members_); !pools)
     me->log_("cluster_pool", pools.error().message);
-  // Before the first put: what the others hold counts from the beginning.
+  // Before the first put, so that what the others hold counts from the beginning.
   me->held_ = std::make_unique<held_reports>(behind, *me->members_, me->log_);
   if (const status said = me->held_->exchange(); !said) return said.error();
   if (const status started = me->members_->start(); !started) return started.error();
@@ -70,12 +70,12 @@ result<std::unique_ptr<cluster_service>> cluster_service::open(store::engine& be
 cluster_service::~cluster_service() {
   if (held_) held_->stop();
   if (members_) members_->stop();
-  copies_.act_by(now()->view ? now()->view : std::make_shared<cluster_view>(), false, 0);  // ends operations under way
+  copies_.act_by(now()->view ? now()->view : std::make_shared<cluster_view>(), false, 0);  // ends pending operations
   filler_.stop();
   links_.stop();
 }
 
-// ---- Whose is it? --------------------------------------------------------------------------------------------------------
+// ---- Which server? ------------------------------------------------------------------------------------------------------
 
 cluster_service::service_state_ptr cluster_service::now() const {
   const std::lock_guard hold(lock_);
@@ -83,7 +83,7 @@ cluster_service::service_state_ptr cluster_service::now() const {
 }
 
 status cluster_service::may(const service_state& snapshot, unsigned unit, std::string_view key) const {
-  // A server that has rejoined reads the map first: the slots that it served may be another server's now.
+  // A server that has rejoined reads the map first, because the slots that it served may be another server's now.
   if (!members_->holds_lease() || snapshot.run != members_->run()) {
     ++not_now_;
     return failure{EAGAIN, format("server %s has no lease in its cluster: it may not serve", options_.name.c_str())};
@@ -127,7 +127,7 @@ bool cluster_service::lists(store::pool_id pool, std::string_view key) const {
 
 result<cluster_service::entered> cluster_service::enter(const known_pool& pool, std::string_view key) {
   entered out{pool, std::string(key), turn_of(pool.id, key), unit_of(pool.copies, key), false};
-  ++changes_[out.unit];  // before the check: a handover that begins after it sees this
+  ++changes_[out.unit];  // before the check: a handover that begins after it sees this change
   if (status fine = admits(pool.id, key, true); !fine) {
     --changes_[out.unit];
     return fine.error();
@@ -148,7 +148,7 @@ store::completion<Result> cluster_service::copies_then(const entered& one, bool 
   return [this, one, erased, level, request, done = std::move(done)](result<Result> local) {
     if (!local) {
       leave(one);
-      // A failed condition is a statement about the key, so only the server that serves it may answer.
+      // A failed condition is a statement about the key, so only the server that serves the key may answer it.
       const status fine = is_condition(local.code()) ? may(*now(), one.unit, one.key) : status{};
       return done(fine ? std::move(local) : result<Result>(fine.error()));
     }
@@ -205,7 +205,7 @@ bool cluster_service::has_runs(store::pool_id pool) const {
   return !known || known->copies == 0;
 }
 
-// Each value has its own turn, and its own copies.
+// Each value is serialized and replicated on its own.
 void cluster_service::commit_run(store::session_id session, store::grant_id first, store::pool_id pool,
                                  std::span<const std::string_view> keys, std::span<const store::run_commit> items,
                                  const store::run_options& options, store::run_completion done) {
@@ -254,8 +254,8 @@ void cluster_service::batch_async(store::pool_id pool, std::span<const store::ba
 template <class Result>
 void cluster_service::end_read(const known_pool& pool, std::string_view key, result<Result> found,
                                std::function<void(const Result&)> drop, store::completion<Result> done) {
-  // A change may end without being known to every copy: because this server no longer serves the key, or because it alone
-  // has it. In both cases a value may be returned if this server still serves the key.
+  // A change may end without being known to every copy, because this server no longer serves the key or because it
+  // alone has the change. In both cases a value may be returned if this server still serves the key.
   serializer_.behind(turn_of(pool.id, key),
                      [this, unit = unit_of(pool.copies, key), key = std::string(key), found = std::move(found),
                       drop = std::move(drop), done = std::move(done)]() mutable {
@@ -267,8 +267,8 @@ void cluster_service::end_read(const known_pool& pool, std::string_view key, res
                      });
 }
 
-// Those whose keys nobody changes now, and that this server serves; the others are looked up one by one, which waits for the
-// change, says who has the key, or heals what is damaged.
+// Pins those whose keys nobody is changing and that this server serves. The others are looked up one by one, which
+// waits for the change, says who has the key, or repairs damage.
 result<store::pinned_run> cluster_service::pin_run(store::session_id session, store::pool_id pool,
                                                    std::span<const std::string_view> keys,
                                                    const store::get_options& options) {
@@ -280,7 +280,7 @@ result<store::pinned_run> cluster_service::pin_run(store::session_id session, st
     store::pinned_run::pinned& one = out->values[i];
     if (one.refusal.code == EBADMSG) one.refusal = {0, {}};
     if (!one.is_pinned) continue;
-    // (As end_read() does: a change that begins from here on is one that this read need not see.)
+    // As in end_read(): this read need not see a change that begins from here on.
     if (serializer_.is_free(turn_of(pool, keys[i])) && may(*now(), unit_of(known->copies, keys[i]), keys[i])) continue;
     (void)engine_.unpin(session, out->first + i);
     one.is_pinned = false;
@@ -397,8 +397,8 @@ std::uint16_t cluster_service::request_group(store::pool_id pool, std::string_vi
   return known && known->copies > 0 ? static_cast<std::uint16_t>(unit_of(known->copies, key) + 1) : std::uint16_t{0};
 }
 
-// A put that this server accepted, and that the present primary does not have, is undone by the catch-up. Its outcome is
-// forgotten, because its client may repeat it to this server later and must not hear that it is done.
+// A put that this server accepted, and that the current primary does not have, is undone by the catch-up. Its outcome
+// is forgotten, because the client may repeat it to this server later and must not hear that it is done.
 status cluster_service::forget_requests(const cluster_map& map, const unit_set& units) {
   return engine_.forget_requests([&](std::uint16_t group) {
     const unsigned unit = group - 1u;
@@ -418,8 +418,8 @@ result<view_ptr> cluster_service::view_for(const store_protocol::copy_terms& ter
   return failure{EAGAIN, "this server does not know that epoch yet"};
 }
 
-// From here the sender's changes come on this connection or later ones. Changes on earlier connections may still lie in the
-// network or wait here for room for seconds, and would overwrite what the catch-up brings.
+// From here on, the sender's changes come on this connection or later ones. Changes on earlier connections may still be
+// in the network or wait here for room for seconds, and would overwrite what the catch-up brings.
 status cluster_service::begin_being_filled(const store_protocol::copy_terms& terms, std::uint64_t connection,
                                            const cluster_map& map, const unit_set& units) {
   {
@@ -472,7 +472,7 @@ result<std::string> cluster_service::differing_keys(const store_protocol::copy_t
   return keys_that_differ(engine_, *known, *units, fields.after.value_or(""), end, theirs);
 }
 
-// Only for units whose catch-up runs here, and only from their primary, which knows the outcomes that count.
+// Only for units whose catch-up is running here, and only from their primary, whose outcomes count.
 status cluster_service::take_requests(const store_protocol::copy_terms& terms, std::uint64_t connection,
                                       const std::string& units, std::string_view outcomes) {
   const auto named = units_in(units);
@@ -484,8 +484,8 @@ status cluster_service::take_requests(const store_protocol::copy_terms& terms, s
     return is_served_by(view->map, unit, terms.sender) && view->map.units[unit].fills(options_.name);
   };
   if (outcomes.empty()) {
-    // All or nothing: results of an earlier catch-up, by a server that has lost its changes since, must not outlive this
-    // one.
+    // All or nothing: outcomes from an earlier catch-up, by a server that has lost its changes since, must not outlive
+    // this one.
     for (unsigned unit = 0; unit < kPlacements; ++unit)
       if ((*named)[unit] && !filled_by_sender(unit)) {
         ++refused_copies_;

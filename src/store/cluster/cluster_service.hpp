@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The value service of a server in a cluster: accepts operations on keys whose slots it serves, while its lease runs, and
-// replicates puts and erases to the other copies before it answers.
+// The value service of a server in a cluster. While its lease runs, it accepts operations on keys whose slots it
+// serves, and replicates puts and erases to the other copies before it answers.
 //
 //   put: check ownership -> serialize by key -> engine -> all copies -> answer
-//   get: check ownership -> engine -> wait for puts of the key under way -> check ownership again -> answer
+//   get: check ownership -> engine -> wait for pending puts of the key -> check ownership again -> answer
 //
-// A get thus never returns a value that could be lost with this server, nor one older than another server's takeover. Pools
-// that the cluster does not know (from a time as a single server) are served by this server only.
+// So a get never returns a value that could be lost with this server, nor one that is older than another server's
+// takeover. Pools that the cluster does not know (from a time as a single server) are served by this server only.
 #pragma once
 
 #include <array>
@@ -30,10 +30,10 @@ namespace pl::store_cluster {
 class cluster_service final : public value_service {
  public:
   using log_t = std::function<void(const char* event, const std::string& text)>;
-  // Joins the cluster. `security`: how this server proves itself to others, where they want TLS.
+  // Joins the cluster. `security` proves this server's identity to others, if they require TLS.
   static result<std::unique_ptr<cluster_service>> open(store::engine& behind, const cluster_options& options,
                                                        const store_client::address& security, log_t log);
-  // Gives the lease back. Nobody asks for anything any more, and the engine is still open.
+  // Gives the lease back. Precondition: no calls are made any more, and the engine is still open.
   ~cluster_service() override;
   // As cluster_pools::when_changed.
   void when_pool_changed(std::function<void(const store::pool_info&)> changed) { pools_.when_changed(std::move(changed)); }
@@ -84,9 +84,9 @@ class cluster_service final : public value_service {
   // The map and this server's role in it, as one immutable snapshot.
   struct service_state {
     view_ptr view;
-    std::uint64_t run = 0;                                       // of this server, when it looked
+    std::uint64_t run = 0;                                       // of this server, when it was read
     std::array<bool, store_client::kPlacements> mine{};          // the map says that this server serves it
-    std::array<bool, store_client::kPlacements> handing_over{};  // as soon as no change is under way
+    std::array<bool, store_client::kPlacements> handing_over{};  // as soon as no change is in progress
   };
   using service_state_ptr = std::shared_ptr<const service_state>;
   struct healing;
@@ -100,31 +100,33 @@ class cluster_service final : public value_service {
 
   service_state_ptr now() const;
   status may(const service_state& snapshot, unsigned unit, std::string_view key) const;
-  // Counts a change as under way and finds the key's pool and unit.
+  // Counts a change as in progress, and finds the key's pool and unit.
   result<entered> enter(const known_pool& pool, std::string_view key);
   void leave(const entered& one);
-  // Whether an admitted change may still be done, possibly long after enter(). Precondition: the caller has the key.
+  // Whether an admitted change may still be applied, possibly long after enter(). Precondition: the caller holds the
+  // key.
   status still_may(const entered& one) const;
   // Continues a change after the engine: replicates it, answers, and leaves the key.
   template <class Result>
   store::completion<Result> copies_then(const entered& one, bool erased, store::durability level,
                                         const store::request_key& request, store::completion<Result> done);
-  // Ends a read: behind the changes of its key that are under way, and if this server still serves it.
+  // Ends a read: after pending changes of its key, and only if this server still serves the key.
   template <class Result>
   void end_read(const known_pool& pool, std::string_view key, result<Result> found, std::function<void(const Result&)> drop,
                 store::completion<Result> done);
-  // The value is damaged here: gets it from another copy, puts it in its place, and calls `callback` with the outcome.
+  // The value is damaged here: fetches it from another copy, replaces it, and calls `callback` with the outcome.
   void heal(const known_pool& pool, const std::string& key, std::function<void(const status&)> callback);
   void heal_from(const std::shared_ptr<healing>& repair);
 
-  // What this server remembers of requests for units in which it is filled now: what they did here may have been lost since.
+  // Forgets what this server remembers of requests for units in which it is being filled: their effect here may have
+  // been lost since.
   status forget_requests(const cluster_map& map, const unit_set& units);
   result<view_ptr> view_for(const store_protocol::copy_terms& terms);
-  // The first word of a catch-up by the terms' sender. Blocking.
+  // The first message of a catch-up by the sender in `terms`. Blocking.
   status begin_being_filled(const store_protocol::copy_terms& terms, std::uint64_t connection, const cluster_map& map,
                             const unit_set& units);
   bool is_late(unsigned unit, std::uint64_t sender, std::uint64_t connection) const;
-  // Nothing of a former self is under way any more.
+  // Whether nothing of an earlier run is in progress any more.
   bool is_idle() const;
   void seen(const view_ptr& view);
   bool propose_changes(const cluster_view& view, cluster_map& next);
@@ -141,12 +143,12 @@ class cluster_service final : public value_service {
   mutable std::mutex lock_;
   service_state_ptr service_state_;
   struct received_catch_up {
-    std::uint64_t sender = 0;  // run
+    std::uint64_t sender = 0;  // run of the sender
     std::uint64_t connection = 0;
   };
   std::array<received_catch_up, store_client::kPlacements>
-      catch_ups_{};  // here, the last one of each unit; guarded by lock_
-  mutable std::array<std::atomic<std::uint32_t>, store_client::kPlacements> changes_{};  // under way
+      catch_ups_{};  // of this server, the last one for each unit; guarded by lock_
+  mutable std::array<std::atomic<std::uint32_t>, store_client::kPlacements> changes_{};  // changes in progress
   mutable std::atomic<std::uint64_t> moved_{0}, not_now_{0}, healed_{0}, refused_copies_{0};
 };
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client of etcd's HTTP/JSON gateway (v3): keys, transactions and leases, as much as a cluster of stores needs.
+// A client of etcd's HTTP/JSON gateway (v3): keys, transactions and leases, as far as a cluster of stores needs them.
 //
-// A call blocks for at most the timeout at each address, and tries the next one if one does not answer. Connections stay
-// open (http_client.hpp). An https:// address is spoken to by TLS 1.2 or later: its certificate must be signed by the
-// authority and name the host. ETIMEDOUT or ECONNREFUSED...: nothing is known of what was asked; a transaction may have
-// happened. Thread-safe.
+// A call blocks for at most the timeout at each address, and tries the next one if one does not answer. Connections
+// stay open (http_client.hpp). An https:// address requires TLS 1.2 or later: the certificate must be signed by the
+// authority and name the host. After ETIMEDOUT, ECONNREFUSED and the like the outcome is unknown: a transaction may
+// have happened. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,7 @@ class http_client;
 // Files for https:// addresses, PEM.
 struct etcd_tls {
   std::string authority;         // that signed etcd's certificate
-  std::string certificate, key;  // of this client, both or none: where etcd wants one (--client-cert-auth)
+  std::string certificate, key;  // of this client, both or none: needed if etcd requires them (--client-cert-auth)
 };
 
 class etcd {
@@ -34,9 +34,9 @@ class etcd {
   };
   struct snapshot {
     std::vector<entry> entries;
-    std::int64_t revision = 0;  // of the whole store: it was so at this moment
+    std::int64_t revision = 0;  // of the whole store at the moment of the snapshot
   };
-  // A transaction happens if all of these hold.
+  // A transaction happens only if all of these hold.
   struct compare {
     std::string key;
     std::int64_t revision = 0;  // of its last change; 0: there is no such key
@@ -48,18 +48,18 @@ class etcd {
     bool erase = false;
   };
 
-  // "http://host:port" or "https://host:port", as many as there are. EINVAL: another scheme, or no port; https without an
-  // authority, or a file that cannot be used. The files are read here, once.
+  // Takes any number of "http://host:port" or "https://host:port". EINVAL: another scheme, no port, https without an
+  // authority, or an unusable file. The files are read once, here.
   static result<etcd> connect(const std::vector<std::string>& urls, std::chrono::milliseconds timeout,
                               const etcd_tls& tls = {});
 
-  // Keys that start so, in order. `without_values`: keys and revisions only.
+  // Keys with this prefix, in order. `without_values`: keys and revisions only.
   result<snapshot> list(const std::string& prefix, bool without_values = false) const;
-  // False: a comparison did not hold.
+  // Returns false if a comparison did not hold.
   result<bool> transact(const std::vector<compare>& conditions, const std::vector<change>& writes) const;
-  // A lease of at least so long (etcd has a shortest one).
+  // Grants a lease of at least this duration (etcd has a minimum).
   result<std::int64_t> grant(unsigned seconds) const;
-  // Seconds that it has again; 0: it is over.
+  // The lease's new remaining seconds; 0 if it is over.
   result<std::int64_t> keep_alive(std::int64_t lease) const;
   status revoke(std::int64_t lease) const;
 
@@ -74,9 +74,9 @@ class etcd {
 };
 
 std::string to_base64(std::string_view bytes);
-// EPROTO: not base64.
+// EPROTO if it is not base64.
 result<std::string> from_base64(std::string_view text);
-// The key behind all that start with `prefix`.
+// The least key greater than all that start with `prefix`.
 std::string end_of_prefix(std::string prefix);
 
 }  // namespace pl::store_cluster

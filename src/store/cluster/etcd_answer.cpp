@@ -10,7 +10,7 @@ namespace {
 
 using json = nlohmann::json;
 
-// The gateway writes 64-bit numbers as texts and leaves zeros out.
+// The gateway writes 64-bit numbers as strings and omits zeros.
 std::int64_t number(const json& object, const char* name) {
   const auto found = object.find(name);
   if (found == object.end()) return 0;
@@ -45,7 +45,7 @@ result<etcd::snapshot> listed(const result<std::string>& body) {
   etcd::snapshot out;
   out.revision = number(object_in(*answer, "header"), "revision");
   const auto all = answer->find("kvs");
-  if (all == answer->end()) return out;  // an empty list is left out
+  if (all == answer->end()) return out;  // an empty list is omitted
   if (!all->is_array()) return failure{EPROTO, "etcd: \"kvs\" is not a list"};
   for (const json& one : *all)
     out.entries.push_back({text_of(one, "key"), text_of(one, "value"), number(one, "mod_revision"), number(one, "lease")});
@@ -57,7 +57,7 @@ result<bool> succeeded(const result<std::string>& body) {
   if (!answer) return answer.error();
   const auto found = answer->find("succeeded");
   if (found == answer->end()) return false;
-  // Counts as neither: the transaction may have happened.
+  // Neither success nor failure: the transaction may have happened.
   if (!found->is_boolean()) return failure{EPROTO, "etcd: \"succeeded\" is neither true nor false"};
   return found->get<bool>();
 }

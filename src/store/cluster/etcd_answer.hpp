@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What etcd's gateway answers, taken apart. Pure functions that take any bytes: whoever answers at etcd's address may not be
-// it. EPROTO: not such an answer.
+// Parses answers of etcd's gateway. Pure functions that accept any bytes, because something else may answer at etcd's
+// address. EPROTO if it is not such an answer.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace pl::store_cluster::etcd_answer {
 
-// Each takes an answer's body, or hands its failure on.
+// Each takes an answer's body, or passes its failure on.
 result<etcd::snapshot> listed(const result<std::string>& body);
 result<bool> succeeded(const result<std::string>& body);
 result<std::int64_t> lease_given(const result<std::string>& body);

@@ -13,9 +13,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMaxReportBytes = 1u << 20;  // etcd takes 1.5 MiB of one request, in base64
+constexpr std::size_t kMaxReportBytes = 1u << 20;  // etcd accepts 1.5 MiB in one request, in base64
 
-// One that is away still has what it said last; one that was removed has nothing that counts.
+// A server that is away still counts with its last report; one that was removed does not.
 bool counts(const cluster_map& map, const std::string& name) {
   const auto found = map.servers.find(name);
   return found != map.servers.end() && found->second.assigned_role != store_client::cluster_server::role::out;
@@ -26,7 +26,7 @@ bool counts(const cluster_map& map, const std::string& name) {
 std::string to_text(const std::vector<store::owner_held>& held) {
   json out = json::array();
   for (const auto& one : held) out.push_back({one.name, one.keys, one.bytes});
-  // (A certificate's name need not be UTF-8.)
+  // A certificate's name need not be UTF-8.
   return out.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -49,7 +49,7 @@ held_reports::held_reports(store::engine& counts, const membership& members, log
 
 std::string held_reports::prefix() const { return "/peerlane-held/" + members_.options().cluster + "/"; }
 
-// The largest holders, where there are too many for a key of etcd.
+// The largest holders, if there are too many for a key of etcd.
 std::string held_reports::own_report() const {
   std::vector<store::owner_held> held;
   for (const auto& one : engine_.list_owners())

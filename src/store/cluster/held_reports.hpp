@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What principals hold on all servers of a cluster (docs/design/0015-quotas-of-clusters.md): each server says in etcd what
-// it counts for those with a limit of the cluster, and counts what the others have said beside it.
+// What principals hold on all servers of a cluster (docs/design/0015-quotas-of-clusters.md). Each server reports to
+// etcd what it counts for principals with a cluster limit, and adds what the others have reported.
 //
 //   /peerlane-held/CLUSTER/NAME    what server NAME holds; it stays when the server goes
 //
-// Beside the keys that membership looks at: servers of earlier releases would read all of these again at each report.
+// The keys are separate from those that membership watches, because servers of earlier releases would read all of these
+// again at each report.
 #pragma once
 
 #include <condition_variable>
@@ -24,8 +25,8 @@ class held_reports {
   using log_t = std::function<void(const char* event, const std::string& text)>;
 
   held_reports(store::engine& counts, const membership& members, log_t log);
-  // Says what this server holds if that has changed, and takes what the others say. Blocking. By start()'s thread, and
-  // before.
+  // Reports what this server holds if that has changed, and reads the others' reports. Blocking. Called by start()'s
+  // thread, and before start().
   status exchange();
   status start();
   void stop();
@@ -41,16 +42,16 @@ class held_reports {
   store::engine& engine_;
   const membership& members_;
   const log_t log_;
-  std::string said_;         // last, of the thread alone
-  bool has_said_ = false;    // likewise
-  bool has_failed_ = false;  // likewise; it is logged once
+  std::string said_;         // the last report; used by the thread alone
+  bool has_said_ = false;    // used by the thread alone
+  bool has_failed_ = false;  // used by the thread alone; a failure is logged once
   std::mutex lock_;
   std::condition_variable changed_;
   bool stopping_ = false;
   std::thread thread_;
 };
 
-// As in etcd. EPROTO: not such a text.
+// As in etcd. EPROTO if it is not such a text.
 std::string to_text(const std::vector<store::owner_held>& held);
 result<std::vector<store::owner_held>> read_held(std::string_view text);
 

@@ -37,7 +37,7 @@ result<bool> http_answer::take(std::string_view bytes) {
     auto over = step();
     if (!over || !*over) return over;
   }
-  if (!rest_.empty()) keeps_open_ = false;  // nobody asked for more
+  if (!rest_.empty()) keeps_open_ = false;  // more bytes than were requested
   return true;
 }
 

@@ -30,12 +30,12 @@ struct http_client::tls_session {
 
 class http_client::connection {
  public:
-  // `tls`: null for none.
+  // `tls` is null without TLS.
   connection(const http_address& address, asio::ssl::context* tls) : address_(address) {
     if (tls != nullptr) secure_.emplace(socket_, *tls);
   }
 
-  // OpenSSL takes a session for broken whose connection ends without a word.
+  // Ends the session properly: OpenSSL discards a session whose connection ends without a notification.
   ~connection() {
     if (secure_ && is_good_) SSL_set_shutdown(secure_->native_handle(), SSL_SENT_SHUTDOWN | SSL_RECEIVED_SHUTDOWN);
   }
@@ -61,14 +61,14 @@ class http_client::connection {
     return done ? status() : status(done.error());
   }
 
-  // `answer` is filled as far as it came, also where this fails.
+  // Fills `answer` as far as it arrived, also on failure.
   status ask(const std::string& request, http_answer& answer, clock_type::time_point deadline) {
     auto done = secure_ ? talk(*secure_, request, answer, deadline) : talk(socket_, request, answer, deadline);
     is_good_ = done.ok();
     return done;
   }
 
-  // Nothing may come from a server that was not asked: it has closed the connection, or is about to.
+  // Nothing may arrive from a server without a request: it has closed the connection, or is about to.
   bool is_quiet() {
     std::error_code error;
     char one = 0;
@@ -77,7 +77,7 @@ class http_client::connection {
     return error == asio::error::would_block;
   }
 
-  // Null: not secure, or it cannot be resumed.
+  // Returns null if the connection is not secure or cannot be resumed.
   std::unique_ptr<tls_session> session() {
     if (!secure_) return nullptr;
     auto out = std::make_unique<tls_session>(SSL_get1_session(secure_->native_handle()));
@@ -97,7 +97,7 @@ class http_client::connection {
   template <class Stream>
   status talk(Stream& stream, const std::string& request, http_answer& answer, clock_type::time_point deadline) {
     auto sent = run(deadline, [&](auto end) { asio::async_write(stream, asio::buffer(request), end); });
-    // A server that refuses may answer before it has read all.
+    // A server that refuses may answer before it has read everything.
     const std::optional<failure> not_sent = sent ? std::optional<failure>() : sent.error();
     for (;;) {
       std::error_code reason;
@@ -111,8 +111,8 @@ class http_client::connection {
     }
   }
 
-  // Starts an operation with a function that takes its end, and waits for that: the bytes that it moved. `reason`: why it
-  // failed.
+  // Starts an operation with a function that receives its end, waits for it, and returns the number of bytes moved.
+  // `reason` describes a failure.
   template <class Start>
   result<std::size_t> run(clock_type::time_point deadline, const Start& start, std::error_code* reason = nullptr) {
     bool has_ended = false;
@@ -151,7 +151,7 @@ class http_client::connection {
   tcp::socket socket_{home_};
   std::optional<asio::ssl::stream<tcp::socket&>> secure_;
   std::array<char, 16384> input_{};
-  bool is_good_ = false;  // its last answer came as a whole
+  bool is_good_ = false;  // its last answer was complete
 };
 
 http_client::http_client(http_address address, std::shared_ptr<asio::ssl::context> tls)
@@ -189,7 +189,7 @@ result<std::string> http_client::post(const std::string& path, const std::string
       std::unique_ptr<tls_session> resumed;
       {
         const std::lock_guard lock(mutex_);
-        resumed = std::move(session_);  // TLS 1.3: once
+        resumed = std::move(session_);  // TLS 1.3 allows one use
       }
       if (auto done = link->open(resumed.get(), deadline); !done) return done.error();
     }

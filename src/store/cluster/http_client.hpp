@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends requests to one HTTP/1.1 server over connections that stay open, so that most requests pay no round trip to connect
-// and no TLS handshake; a connection that must be made anew resumes the TLS session of the one before.
+// Sends requests to one HTTP/1.1 server over connections that stay open, so that most requests need no round trip to
+// connect and no TLS handshake. A new connection resumes the TLS session of the previous one.
 //
-// A request on a kept connection that ended without a byte of an answer is sent once more on a new one: servers close idle
-// connections. Any thread; each call has a connection of its own, at most kMaxIdle are kept.
+// If a kept connection ends before a byte of the answer, the request is repeated once on a new one, because servers
+// close idle connections. Thread-safe: each call has a connection of its own, and at most kMaxIdle are kept.
 #pragma once
 
 #include <asio/ssl/context.hpp>
@@ -26,14 +26,14 @@ class http_client {
  public:
   static constexpr std::size_t kMaxIdle = 4;
 
-  // `tls`: for a secure address, shared with nobody who changes it.
+  // `tls` is for a secure address; nobody may change it afterwards.
   http_client(http_address address, std::shared_ptr<asio::ssl::context> tls);
   ~http_client();
   http_client(const http_client&) = delete;
   http_client& operator=(const http_client&) = delete;
 
-  // The body of the answer "200". EIO: another answer, in the server's words. ETIMEDOUT: none within `limit`. EPROTO: it is
-  // not HTTP, or the server did not prove who it is.
+  // The body of the answer "200". EIO: another answer, in the server's words. ETIMEDOUT: none within `limit`. EPROTO:
+  // not HTTP, or the server did not prove its identity.
   result<std::string> post(const std::string& path, const std::string& body, std::chrono::milliseconds limit);
 
  private:
@@ -45,7 +45,7 @@ class http_client {
 
   const http_address address_;
   const std::shared_ptr<asio::ssl::context> tls_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards what follows
   std::vector<std::unique_ptr<connection>> idle_;
   std::unique_ptr<tls_session> session_;  // of the last secure connection
 };

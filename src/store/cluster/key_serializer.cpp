@@ -6,7 +6,7 @@
 namespace pl::store_cluster {
 namespace {
 
-// Runs steps one after the other: a step may end at once, which would otherwise call the next one within itself.
+// Runs steps one after the other. A step may end at once, and would otherwise call the next one recursively.
 void run(std::vector<key_serializer::step> steps) {
   thread_local std::deque<key_serializer::step> waiting;
   thread_local bool running = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Serializes changes by key: a put or erase waits until the previous change of the same key is on all copies. Changes of
-// different keys are independent. Thread-safe.
+// Serializes changes by key: a put or erase waits until the previous change of the same key is on all copies. Changes
+// of different keys are independent. Thread-safe.
 #pragma once
 
 #include <deque>
@@ -15,14 +15,14 @@ class key_serializer {
  public:
   using step = std::function<void()>;
 
-  // True: the caller has the key until leave().
+  // Returns true if the caller now holds the key, until leave().
   bool try_take(const std::string& key);
-  // Calls `next_step` with the key taken: in this call if the key is free, else from leave().
+  // Calls `next_step` with the key taken: in this call if the key is free, otherwise from leave().
   void take(const std::string& key, step next_step);
-  // Calls `next_step` without taking the key, after everyone who has it or waits for it now has left.
+  // Calls `next_step` without taking the key, after everyone who now holds it or waits for it has left.
   void behind(const std::string& key, step next_step);
   void leave(const std::string& key);
-  // Nobody has it now.
+  // Whether nobody holds the key now.
   bool is_free(const std::string& key);
 
  private:

@@ -19,7 +19,8 @@ constexpr std::uint64_t kSecond = 1'000'000'000;
 
 std::uint64_t random_run() {
   std::random_device random;
-  return (std::uint64_t{random()} << 31 | random() >> 1) | 1;  // JSON readers elsewhere may know signed numbers only
+  // A positive 63-bit number, because some JSON readers only know signed ones
+  return (std::uint64_t{random()} << 31 | random() >> 1) | 1;
 }
 
 std::chrono::milliseconds tick_of(const cluster_options& options) {
@@ -83,7 +84,7 @@ result<std::unique_ptr<membership>> membership::join(const cluster_options& opti
   for (;;) {
     const status done = made->enter_anew();
     if (done) break;
-    if (done.code() == EUCLEAN) return done.error();  // it stays so
+    if (done.code() == EUCLEAN) return done.error();  // retrying does not help
     if (std::chrono::steady_clock::now() >= deadline) return done.error();
     std::this_thread::sleep_for(50ms);
   }
@@ -124,7 +125,7 @@ status membership::believes(const cluster_view& seen) const {
               known_cluster_file(options_.data));
 }
 
-// At most once a second: while slots move the map changes often.
+// At most once a second, because the map changes often while slots move.
 void membership::remember(const cluster_view& seen) {
   if (options_.data.empty()) return;
   const std::uint64_t now = monotonic_ns();
@@ -149,8 +150,9 @@ std::uint64_t membership::known_id() const {
   return known_ ? known_->id : 0;
 }
 
-// The cluster's number for a map that has none. A server of an earlier release drops it with each change, so there is none
-// while the map has such a server: two servers that each made one would not believe each other's maps. 0: there is none.
+// The number for a cluster whose map has none. A server of an earlier release drops it with each change, so there is
+// none while the map has such a server: otherwise two servers could each create one and reject each other's maps. 0:
+// there is none.
 std::uint64_t membership::id_for(const cluster_view& now) const {
   const bool all_keep_it = std::all_of(now.map.servers.begin(), now.map.servers.end(), [&](const auto& one) {
     return one.first == options_.name || now.member_ids.contains(one.first);
@@ -176,7 +178,7 @@ status membership::refresh(std::chrono::milliseconds patience) {
   std::unique_lock hold(lock_);
   woken_ = true;
   changed_.notify_all();
-  const std::uint64_t wanted = checks_begun_ + 1;  // a check that begins from now on
+  const std::uint64_t wanted = checks_begun_ + 1;  // of a check that begins from now on
   if (!changed_.wait_for(hold, patience, [&] { return checks_done_ >= wanted || stopping_; }) || stopping_)
     return failure{ETIMEDOUT, "etcd does not answer"};
   return {};
@@ -212,7 +214,7 @@ void membership::renew() {
   if (!left) {
     if (!holds_lease()) {
       hooks_.log("cluster_lease_out", left.error().message);
-      lease_ = 0;  // the lease may still live in etcd, where it expires
+      lease_ = 0;  // the lease may still be valid in etcd, where it expires
     }
     return;
   }
@@ -224,11 +226,11 @@ void membership::renew() {
   // A tenth of the lease covers clocks that run at different speeds.
   const auto seconds = static_cast<std::uint64_t>(*left);
   if (holds_lease()) lease_until_ns_.store(asked + seconds * kSecond / 10 * 9, std::memory_order_release);
-  else lease_ = 0;  // it expired here: meanwhile this server answered nothing
+  else lease_ = 0;  // it expired here: this server answered nothing meanwhile
   renew_at_ns_ = asked + seconds * kSecond / 5;
 }
 
-// A server that starts, or whose lease expired, joins as a new run: the others saw it as dead.
+// A server that starts, or whose lease expired, joins as a new run, because the others saw it as dead.
 status membership::enter_anew() {
   lease_until_ns_ = 0;
   if (!hooks_.idle()) return failure{EAGAIN, "changes from before the lease was lost are still in progress"};
@@ -267,7 +269,7 @@ status membership::enter_anew() {
   return {};
 }
 
-// True: its data folder is not the one in the map.
+// Returns true if its data folder is not the one in the map.
 bool membership::enter_with_folder(const cluster_view& view, cluster_map& next, std::uint64_t run) const {
   data_folder mine{options_.folder, false};
   copies_in_use used{};
@@ -348,7 +350,7 @@ void membership::mark_down(const cluster_view& view, cluster_map& next, bool& ch
 }
 
 status membership::propose() {
-  // Another server may write first a few times.
+  // Another server may write first several times.
   for (int attempt = 0; attempt < 8; ++attempt) {
     const view_ptr now = view();
     if (!now->alive.contains(options_.name)) return {};
@@ -376,7 +378,7 @@ status membership::propose() {
   return {};
 }
 
-// Writes the map as the next epoch if nothing that it was made from has changed. False: something has.
+// Writes the map as the next epoch if nothing that it is based on has changed. Returns false if something has.
 result<bool> membership::write_map(const cluster_view& current, cluster_map next, std::vector<etcd::compare> conditions,
                                    std::vector<etcd::change> changes) {
   ++next.epoch;

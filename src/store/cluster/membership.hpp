@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server's place in its cluster: its lease in etcd, and the slot map, which all servers read and any of them may change by
-// a transaction on the revision that it has read.
+// A server's place in its cluster: its lease in etcd, and the slot map, which all servers read and any of them may
+// change by a transaction on the revision that it has read.
 //
 //   PREFIX map            the slot map; one transaction at a time changes it, and its epoch counts up
-//   PREFIX member/NAME    there while the server's lease runs
+//   PREFIX member/NAME    exists while the server's lease runs
 //   PREFIX pool/NAME      settings of a pool that is on all servers
 //
-// One thread talks to etcd: it renews the lease, looks for changes, and proposes some. holds_lease() is decided by this
-// machine's clock alone, and earlier than etcd decides it: the time counts from before the renewal was asked for.
+// One thread talks to etcd: it renews the lease, looks for changes, and proposes some. holds_lease() depends on this
+// machine's clock alone and ends earlier than etcd's lease, because the time counts from before the renewal was
+// requested.
 #pragma once
 
 #include <atomic>
@@ -30,17 +31,17 @@ namespace pl::store_cluster {
 
 struct cluster_options {
   std::vector<std::string> etcd;    // "http://host:port", "https://host:port"
-  etcd_tls tls;                     // for the latter
-  std::string cluster = "default";  // clusters that share an etcd differ in it
+  etcd_tls tls;                     // for https
+  std::string cluster = "default";  // distinguishes clusters that share an etcd
   std::string name;                 // of this server, in its cluster
   std::string endpoint;             // "host:port" where clients and other servers reach it
   std::string socket;               // path of its unix socket; empty: none
-  std::uint64_t instance = 0;       // what its greeting tells
-  unsigned lease_s = 5;             // without etcd for so long, this server stops serving
-  unsigned repair_after_s = 60;     // a dead server's copies are made anew on others after this time
-  std::string data;                 // its data folder, which remembers the cluster; empty: it does not
+  std::uint64_t instance = 0;       // as in its greeting
+  unsigned lease_s = 5;             // after this long without etcd, this server stops serving
+  unsigned repair_after_s = 60;     // a dead server's copies are re-created on others after this time
+  std::string data;                 // its data folder, which remembers the cluster; empty: not remembered
   std::string folder;               // identity of its data folder
-  std::set<std::uint64_t> pools;    // of the cluster, that the folder has: their identities
+  std::set<std::uint64_t> pools;    // identities of the cluster's pools in the folder
 };
 
 // What etcd held at one moment.
@@ -49,38 +50,39 @@ struct cluster_view {
   std::int64_t map_revision = 0;
   names_t alive;
   std::map<std::string, std::int64_t> member_revisions;
-  // The cluster's number (cluster_map::id) as members knew it when they joined, 0: not. Members of earlier releases, which
-  // write maps without one, tell none.
+  // The cluster's number (cluster_map::id) as members knew it when they joined; 0: unknown. Members of earlier
+  // releases, which write maps without one, have none.
   std::map<std::string, std::uint64_t> member_ids;
   std::map<std::string, std::string> pools;  // settings as text
   std::int64_t revision = 0;
 };
 using view_ptr = std::shared_ptr<const cluster_view>;
 
-// The keys that a cluster has in etcd.
+// The keys of a cluster in etcd.
 std::string cluster_prefix(const std::string& cluster);
 result<cluster_view> read_view(const etcd& client, const std::string& cluster);
 
 class membership {
  public:
   struct hooks {
-    // What this server would have changed in the map, which it may be asked for several times. True: something.
+    // Applies the changes that this server wants in the map; may be called several times. Returns true if there are
+    // any.
     std::function<bool(const cluster_view& now, cluster_map& next)> propose_changes;
-    // After each look, changed or not; `now` may be old where etcd does not answer.
+    // Called after each look, changed or not; `now` may be old if etcd does not answer.
     std::function<void(const view_ptr& now)> seen;
-    // Whether what this server had begun before it lost its lease has ended. It comes back only then: nothing of that may
-    // happen after others have compared their keys with its own.
+    // Whether everything that this server had begun before it lost its lease has ended. It rejoins only then: nothing
+    // of that may happen after others have compared their keys with its own.
     std::function<bool()> idle;
     std::function<void(const char* event, const std::string& text)> log;
   };
-  // Joins: blocks until etcd has this server, at most `patience`. EEXIST: another server has this name. EUCLEAN: etcd has
-  // lost data of the cluster that the data folder is of, or is another one (known_cluster.hpp).
-  // Nothing happens after that before start().
+  // Joins: blocks until etcd has this server, at most for `patience`. EEXIST: another server has this name. EUCLEAN:
+  // etcd has lost data of the cluster that the data folder belongs to, or is another one (known_cluster.hpp). Nothing
+  // else happens before start().
   static result<std::unique_ptr<membership>> join(const cluster_options& options, hooks callbacks,
                                                   std::chrono::milliseconds patience);
-  // The hooks are called from now on, by the thread.
+  // The thread calls the hooks from now on.
   status start();
-  // Gives the lease back: others take over at once. The hooks are called no more.
+  // Gives the lease back, so that others take over at once. The hooks are no longer called.
   void stop();
   ~membership() { stop(); }
   membership(const membership&) = delete;
@@ -90,16 +92,16 @@ class membership {
   const etcd& store() const noexcept { return etcd_; }
   std::string prefix() const { return cluster_prefix(options_.cluster); }
   view_ptr view() const;
-  // EUCLEAN, as above: what etcd has now is no reason to change the folder.
+  // EUCLEAN as above: what etcd has now is no reason to change the folder.
   status believes(const cluster_view& seen) const;
-  // This server may serve what the map gives it. False for ever once false, until it has joined anew.
+  // Whether this server may serve what the map gives it. Once false, it stays false until the server has rejoined.
   bool holds_lease() const noexcept;
   std::uint64_t lease_left_ns() const noexcept;
   std::uint64_t run() const noexcept { return run_.load(); }
   std::uint64_t rejoins() const noexcept { return rejoins_.load(); }
-  // Looks and proposes at once.
+  // Looks at etcd and proposes changes at once.
   void wake();
-  // As wake(), and waits for it. ETIMEDOUT: etcd does not answer.
+  // As wake(), and waits for the result. ETIMEDOUT if etcd does not answer.
   status refresh(std::chrono::milliseconds patience);
 
  private:
@@ -128,9 +130,9 @@ class membership {
   view_ptr view_;
   std::optional<known_cluster> known_;
   bool stopping_ = false, woken_ = false;
-  std::uint64_t checks_begun_ = 0, checks_done_ = 0;  // of the thread; a look that fails is none
+  std::uint64_t checks_begun_ = 0, checks_done_ = 0;  // of the thread; a failed look does not count
 
-  // Of the thread alone.
+  // Used by the thread alone.
   std::int64_t lease_ = 0;
   std::uint64_t renew_at_ns_ = 0, remembered_ns_ = 0;
   bool believes_etcd_ = true;

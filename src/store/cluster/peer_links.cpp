@@ -56,7 +56,7 @@ void peer_links::reach(const peer_name& peer, const std::string& pool, use callb
   callback(refused);
 }
 
-// Under the lock.
+// Precondition: the lock is held.
 status peer_links::start(worker& one, const std::string& name) {
   if (one.thread.joinable()) return {};
   auto started = try_start_thread("connects to another server", [this, name] { serve(name); });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections to the other servers of a cluster. A thread per server connects on first use. A failed connection is dropped
-// with its pool numbers, because a server that returns may number its pools differently.
+// Connections to the other servers of a cluster. A thread per server connects on first use. A failed connection is
+// dropped together with its pool numbers, because a server that returns may number its pools differently.
 #pragma once
 
 #include <condition_variable>
@@ -32,17 +32,17 @@ struct peer_pool {
 
 class peer_links {
  public:
-  // `security`: certificates for TLS, if the servers want it; its other fields are ignored.
+  // `security` has certificates for TLS, if the servers require it; its other fields are ignored.
   peer_links(store_client::address security, unsigned timeout_ms);
   ~peer_links() { stop(); }
-  // Operations under way end with ECANCELED, later ones with ESHUTDOWN.
+  // Pending operations end with ECANCELED, later ones with ESHUTDOWN.
   void stop();
   peer_links(const peer_links&) = delete;
   peer_links& operator=(const peer_links&) = delete;
 
   using use = std::function<void(const result<peer_pool>&)>;
-  // Calls `callback` with the connection: in this call if it exists, else from the thread. It must not block. EAGAIN, in
-  // this call: no thread can be started.
+  // Calls `callback`, which must not block, with the connection: in this call if it exists, otherwise from the thread.
+  // EAGAIN, in this call, if no thread can be started.
   void reach(const peer_name& peer, const std::string& pool, use callback);
   // Drops a failed connection; the next reach() makes another.
   void forget(const peer_name& peer);
@@ -70,8 +70,8 @@ class peer_links {
   std::mutex lock_;
   std::condition_variable changed_;
   std::map<peer_name, link> links_;
-  std::map<std::string, worker> workers_;  // one a server: connecting to one that is away holds up nobody else
-  // Destroyed by another thread: a client's destructor waits for its own thread.
+  std::map<std::string, worker> workers_;  // one per server, so that connecting to an absent one delays no other
+  // Destroyed by another thread, because a client's destructor waits for its own thread.
   std::vector<std::shared_ptr<store_client::client>> forgotten_;
   bool stopping_ = false;
 };

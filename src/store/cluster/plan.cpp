@@ -13,7 +13,7 @@ using store_client::copies_of_unit;
 using store_client::kPlacements;
 using store_client::kUnits;
 
-// Must be the same on every server and in every release: it decides where values lie.
+// Must be the same on every server and in every release, because it decides where values lie.
 std::uint64_t score(const std::string& name, unsigned unit) {
   std::uint64_t hash = fnv1a(name);
   hash += 0x9e3779b97f4a7c15 * (unit + 1);
@@ -104,7 +104,7 @@ unsigned accept_loss(cluster_map& map, const std::string& name, const names_t& a
       const auto eligible = ranked(map, unit, [&](const auto& one, const auto& server) {
         return alive.contains(one) && server.assigned_role == cluster_server::role::active;
       });
-      if (gone && eligible.empty()) continue;  // no server can take it: the unit keeps waiting
+      if (gone && eligible.empty()) continue;  // no server can take it, so the unit keeps waiting
       next.copies = {gone ? eligible.front() : name};
       erase_from(next.joining, [&](const auto& one) { return one == next.copies.front(); });
     }

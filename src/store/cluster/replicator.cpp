@@ -43,7 +43,7 @@ replicator::replicator(store::engine& engine, peer_links& links, const std::stri
 
 replicator::~replicator() { engine_.close_session(session_); }
 
-// With the lock held. The other servers that must confirm a change of the unit.
+// The other servers that must confirm a change of the unit. Precondition: the lock is held.
 std::vector<std::string> replicator::needed(unsigned unit) const {
   const placement& entry = view_->map.units[unit];
   std::vector<std::string> out(entry.copies.begin() + 1, entry.copies.end());
@@ -92,7 +92,7 @@ void replicator::spread(const change& change, std::function<void(const result<un
   step(one);
 }
 
-// Sends the change to servers that have not got it yet; ends it when none is left.
+// Sends the change to servers that do not have it yet; ends it when none is left.
 void replicator::step(const spreading_ptr& one) {
   std::vector<peer_name> ask;
   result<unsigned> outcome = 0u;
@@ -147,8 +147,8 @@ void replicator::on_copy_answer(const spreading_ptr& one, const peer_name& peer,
       ++failed;
       one->again_at_ns[peer.name] = monotonic_ns() + kPauseNs;
       failing_since_ns_.emplace(peer.name, monotonic_ns());
-      // The server is catching up: the catch-up restarts, and no change waits for it meanwhile. Exception: if the map may
-      // already call the server complete, it must have this change or be voted out.
+      // The server is catching up: the catch-up restarts, and no change waits for it meanwhile. Exception: if the map
+      // may already call the server complete, it must have this change or be voted out.
       if (!promised_.contains({one->mutation.unit, peer.name})) catching_up_.erase({one->mutation.unit, peer.name});
     }
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replicates this server's puts and erases to the unit's other copies, and reports when all of them have the change.
 //
-// A change waits for every complete copy that the map names at the time of the answer, and for those that are being filled
-// from here. This server, which serves the unit, removes a copy that does not take the change in time from the map. If that
-// fails, this server no longer serves the unit, and the change ends with EREMOTE: it may or may not have happened. The
-// replicator does not abandon a change that it can still finish.
+// A change waits for every complete copy that the map names at the time of the answer, and for those that are being
+// filled from here. This server, which serves the unit, removes a copy from the map that does not take the change in
+// time. If that fails, this server no longer serves the unit, and the change ends with EREMOTE: it may or may not have
+// happened. The replicator does not abandon a change that it can still finish.
 #pragma once
 
 #include <atomic>
@@ -21,13 +21,13 @@
 
 namespace pl::store_cluster {
 
-// A key's new state for its copies: its present value, or its absence.
+// A key's new state for its copies: its current value, or its absence.
 struct change {
   store::pool_id pool = 0;
   std::string pool_name, key;
   unsigned unit = 0;
   bool erased = false;
-  store::version_t version = 0;  // erased: of what was erased
+  store::version_t version = 0;  // erased: version of the erased value
   store::version_t replaces = 0;
   store::durability level = store::durability::pool_default;
   store::request_key request{};
@@ -38,23 +38,24 @@ class replicator {
   replicator(store::engine& engine, peer_links& links, const std::string& self, std::uint64_t give_up_ns);
   ~replicator();
 
-  // The map to act by; null while this server may not serve. Looks again at what is under way.
+  // Sets the map to act by; null while this server may not serve. Re-examines changes in progress.
   void act_by(const view_ptr& now, bool serving, std::uint64_t run);
-  // Calls `done` with the number of servers that have the change, or the failure. Precondition: the caller has the key.
+  // Calls `done` with the number of servers that have the change, or the failure. Precondition: the caller holds the
+  // key.
   void spread(const change& change, std::function<void(const result<unsigned>&)> done);
-  // Sends the change to `peer` only, once. Precondition: the caller has the key.
+  // Sends the change to `peer` only, once. Precondition: the caller holds the key.
   void send(const change& change, const peer_name& peer, std::function<void(const status&)> done);
 
   // From now on a copy in catch-up takes part in changes, until it fails or is dropped. Returns the number of this
-  // catch-up: a later one of the same copy has another number and supersedes it.
+  // catch-up; a later one of the same copy has another number and supersedes it.
   std::uint64_t begin_catch_up(unsigned unit, const std::string& name);
   void end_catch_up(unsigned unit, const std::string& name, std::uint64_t catch_up_number);
   bool fills(unsigned unit, const std::string& name, std::uint64_t catch_up_number) const;
-  // This server is about to write, over the map's revision, that the copy is complete. False: it has failed meanwhile, and
-  // is not. Whether the map was written may not be known for a while: no change ends without the copy until another
-  // revision has been seen.
+  // This server is about to write, on top of the map's revision, that the copy is complete. Returns false if the copy
+  // has failed meanwhile and is not complete. Whether the map was written may be unknown for a while: no change ends
+  // without the copy until another revision has been seen.
   bool promise(unsigned unit, const std::string& name, std::uint64_t catch_up_number, std::int64_t revision);
-  // Copies that a put to the unit would reach now, this server's included.
+  // Copies that a put to the unit would reach now, including this server's.
   unsigned reachable_copies(unsigned unit) const;
 
   // Servers that do not accept changes.
@@ -84,7 +85,8 @@ class replicator {
   std::set<spreading_ptr> under_way_;
   std::map<std::pair<unsigned, std::string>, std::uint64_t> catching_up_;
   std::uint64_t catch_ups_ = 0;
-  std::map<std::pair<unsigned, std::string>, std::int64_t> promised_;  // of those, and over which revision
+  // Of those, with the revision that the map replaces
+  std::map<std::pair<unsigned, std::string>, std::int64_t> promised_;
   std::map<std::string, std::uint64_t> failing_since_ns_;
 };
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface through which sessions read and write values and pools. This implementation calls the engine; a server of a
-// cluster uses another one (cluster_service.hpp), which first checks that this server serves the key, and replicates each
-// write before it reports success.
+// The interface through which sessions read and write values and pools. This implementation calls the engine. A server
+// of a cluster uses another one (cluster_service.hpp), which first checks that this server serves the key, and
+// replicates each write before it reports success.
 //
-// Threads, blocking and errors as the engine's calls of the same names; besides EREMOTE: another server has the key, and
-// EAGAIN: not now (docs/store-cluster.md).
+// Threads, blocking and errors are those of the engine's calls of the same names, and additionally EREMOTE (another
+// server has the key) and EAGAIN (not now; docs/store-cluster.md).
 #pragma once
 
 #include <shared_mutex>
@@ -23,11 +23,11 @@ class value_service {
   value_service(const value_service&) = delete;
   value_service& operator=(const value_service&) = delete;
 
-  // Whether an operation on the key would be taken now: asked early, before bytes are received in vain.
+  // Whether an operation on the key would be accepted now: asked early, before bytes are received in vain.
   virtual status admits(store::pool_id, std::string_view, bool) const { return {}; }
   // Whether this is the server that lists the key.
   virtual bool lists(store::pool_id, std::string_view) const { return true; }
-  // Whether values may be put that go from the socket to the disk in windows, past this service.
+  // Whether values may bypass this service on their way from the socket to the disk in windows.
   virtual bool takes_longer_than_memory() const { return true; }
   virtual void put_async(store::pool_id pool, std::string_view key, std::span<const std::byte> value,
                          const store::put_options& options, store::completion<store::put_result> done) {
@@ -39,7 +39,7 @@ class value_service {
   }
   // Whether a run of this pool's values is committed by one call of the engine.
   virtual bool has_runs(store::pool_id) const { return true; }
-  // Runs (runs.hpp). `keys`: those of begin_run.
+  // Runs (runs.hpp). `keys` are those of begin_run.
   virtual void commit_run(store::session_id session, store::grant_id first, store::pool_id,
                           std::span<const std::string_view> /*keys*/, std::span<const store::run_commit> items,
                           const store::run_options& options, store::run_completion done) {
@@ -53,7 +53,7 @@ class value_service {
                            store::completion<store::erase_result> done) {
     engine_.erase_async(pool, key, options, std::move(done));
   }
-  // All or nothing: of an engine alone.
+  // All or nothing; only for a single engine.
   virtual void batch_async(store::pool_id pool, std::span<const store::batch_operation> operations,
                            const store::batch_options& options, store::completion<store::batch_result> done) {
     engine_.batch_async(pool, operations, options, std::move(done));
@@ -77,13 +77,14 @@ class value_service {
   // Looks up a pool that the engine does not have yet.
   virtual result<store::pool_info> find_pool(const std::string& name) { return engine_.find_pool(name); }
 
-  // Of a request to change the key (request_key::group).
+  // The group of a request that changes the key (request_key::group).
   virtual std::uint16_t request_group(store::pool_id, std::string_view) const { return 0; }
 
   // ---- Between servers
   // `connection`: later connections have greater numbers.
-  // Whether the sender may have this done to the key's copy here. EPERM without a cluster. Changes are
-  // admitted and handed to the engine under copies_gate(), shared.
+  //
+  // Whether the sender may have this done to the key's copy here. EPERM without a cluster. Changes are admitted and
+  // passed to the engine while copies_gate() is held shared.
   virtual status admits_copy(const store_protocol::copy_terms&, std::uint64_t /*connection*/, store::pool_id,
                              std::string_view, bool /*write*/) {
     return failure{EPERM, "this server is in no cluster"};
@@ -96,8 +97,8 @@ class value_service {
     return failure{EPERM, "this server is in no cluster"};
   }
 
-  // What requests for the units (unit_set) did, for a copy that is filled here (sync_requests, catch_up.hpp); nothing: it
-  // begins, and what is known of them is forgotten. Blocking.
+  // Takes outcomes of requests for the units (unit_set), for a copy that is being filled here (sync_requests,
+  // catch_up.hpp). Empty: the catch-up begins, and known outcomes are forgotten. Blocking.
   virtual status take_requests(const store_protocol::copy_terms&, std::uint64_t /*connection*/, const std::string&,
                                std::string_view) {
     return failure{EPERM, "this server is in no cluster"};
