@@ -41,7 +41,7 @@ status check_addresses(const block_list& list) {
   return {};
 }
 
-// All blocks of one side: from the first byte to the last one, and whether each begins behind the one before.
+// The range of all blocks of one side, and whether each block begins after the previous one.
 struct hull {
   std::uint64_t begin = UINT64_MAX, end = 0;
   bool is_ascending = true;
@@ -57,13 +57,13 @@ struct hull {
   bool meets(const hull& other) const { return begin < other.end && other.begin < end; }
 };
 
-// The bytes that are written, as a bit for each granule: the largest power of two that divides all places and sizes. Some
-// 2 ns a block where sorting takes 60; not for every list.
+// The bytes that are written, with one bit for each granule: the largest power of two that divides all addresses and
+// sizes. Takes about 2 ns a block where sorting takes 60, but does not fit every list.
 class written_granules {
  public:
-  // Nothing where the bits would be too many for the list.
+  // Returns nothing if the list is too short for that many bits.
   static std::optional<written_granules> make(const block_list& list, const hull& written, bool with_sources) {
-    constexpr std::uint64_t kBitsPerBlock = 1024;  // 128 bytes, set to zero in less time than sorting takes
+    constexpr std::uint64_t kBitsPerBlock = 1024;  // 128 bytes, which are zeroed faster than the block is sorted
     std::uint64_t all = 0, longest = 0;
     for (std::size_t i = 0; i < list.count(); ++i) {
       if (list.size(i) == 0) continue;
@@ -77,7 +77,7 @@ class written_granules {
     return written_granules(written.begin, bits, shift);
   }
 
-  // False: some of it was there.
+  // Returns false if part of the range was already there.
   bool add(std::uint64_t begin, std::uint64_t size_bytes) {
     bool is_new = true;
     each_word(begin, size_bytes, [&](std::uint64_t& word, std::uint64_t mask) {
@@ -98,7 +98,7 @@ class written_granules {
 
   template <class Each>
   void each_word(std::uint64_t begin, std::uint64_t size_bytes, Each&& each) {
-    // Sources may lie beside what is written, on either side.
+    // Sources may lie on either side of what is written.
     const std::uint64_t end_address = begin + size_bytes;
     if (end_address <= begin_ || size_bytes == 0) return;
     std::uint64_t bit = begin > begin_ ? (begin - begin_) >> shift_ : 0;
@@ -124,7 +124,8 @@ status check_by_bits(const block_list& list, written_granules& written, bool wit
   return {};
 }
 
-// A few blocks of a large pool, all of one size and at multiples of it: pages of a KV cache, say. Some 5 ns a block.
+// Whether the list has few blocks of a large pool, all of one size and at multiples of it, such as pages of a KV cache.
+// Takes about 5 ns a block.
 bool are_pages(const block_list& list, const hull& written) {
   const std::uint64_t size_bytes = list.size(0);
   if (size_bytes == 0) return false;
@@ -158,7 +159,7 @@ status check_by_sorting(const block_list& list, bool with_sources) {
   for (std::size_t i = 0; i < list.count(); ++i) {
     if (list.size(i) == 0) continue;
     const std::uint64_t end = list.sources[i] + list.size(i);
-    // The last one that begins before the source's end: those before it end earlier.
+    // The last block that begins before the source's end; the blocks before it end earlier.
     const auto behind =
         std::partition_point(sorted.begin(), sorted.end(), [&](const written& one) { return one.begin < end; });
     if (behind != sorted.begin() && std::prev(behind)->end > list.sources[i]) return read_and_written(list, i);
@@ -178,7 +179,7 @@ status check(const block_list& list) {
   if (written.end == 0 || (written.is_ascending && !with_sources)) return {};
   if (auto granules = written_granules::make(list, written, with_sources))
     return check_by_bits(list, *granules, with_sources);
-  constexpr std::uint64_t kMaxPages = UINT32_MAX;  // more would be a bit each
+  constexpr std::uint64_t kMaxPages = UINT32_MAX;  // beyond this number, a bit for each page is needed
   if (!with_sources && are_pages(list, written) && (written.end - written.begin) / list.size(0) < kMaxPages)
     return check_pages(list, written);
   return check_by_sorting(list, with_sources);

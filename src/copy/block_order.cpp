@@ -8,7 +8,8 @@
 
 namespace pl::copy {
 
-// Of the bits in which places differ: all, by one pass or two, or as many of the upper ones as two passes take.
+// The digits of the bits in which places differ: all of them in one or two passes, or as many upper bits as two passes
+// cover.
 block_order::digits block_order::first_digits(std::uint32_t least, std::uint32_t last) {
   digits out;
   out.least = least;
@@ -43,7 +44,7 @@ borrowed_orders::~borrowed_orders() {
   }
 }
 
-// How many there are of each becomes where they begin.
+// Turns counts into start positions.
 void block_order::make_begins(counters& counted) {
   std::uint32_t begin = 0;
   for (std::uint32_t& one : counted) begin += std::exchange(one, begin);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which the blocks of a list are given to a copy engine: by their places in host memory. The engine waits for
-// the translation of each page of it, and finds those of neighbours at once: one engine moves 4 KiB blocks at 54 GB/s in
-// this order and at 20 to 34 in a random one (docs/results/blocks). Blocks of a list do not overlap, so any order is right.
+// The order in which the blocks of a list are given to a copy engine: by their place in host memory. The engine waits
+// for the translation of each host page, and finds those of adjacent pages at once: it moves blocks of 4 KiB at 54 GB/s
+// in this order, and at 20 to 34 in a random one (docs/results/blocks). Blocks of a list do not overlap, so any order
+// is correct.
 //
-// Some 3 ns a block; lists that are in order already are seen at once.
+// Takes about 3 ns a block; lists that are already in order are detected at once.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +22,13 @@ class block_order {
   static constexpr std::size_t kMinBlocks = 256;
   static constexpr std::uint64_t kMaxBlockBytes = 32u << 10;
 
-  // Of a block: where it lies in host memory, in units that the caller chooses, and what the caller needs to find it.
+  // A block's place in host memory, in units that the caller chooses, and what the caller needs to find the block.
   struct entry {
     std::uint32_t place, tag;
   };
 
-  // Whether a list gains: few blocks of it come after one that lies behind them. place(i) for each i below `count`.
+  // Whether sorting pays: it does not if few blocks come after one that lies behind them. Calls place(i) for each i
+  // below `count`.
   template <class Place>
   static bool helps(std::size_t count, std::uint64_t block_bytes, Place place) {
     if (count < kMinBlocks || count > UINT32_MAX || block_bytes > kMaxBlockBytes) return false;
@@ -41,12 +43,12 @@ class block_order {
     }
     return false;
   }
-  // The engine is given so many first, which are sorted by themselves, and moves them while the others are sorted.
+  // How many blocks are sorted and given to the engine first: it moves them while the others are sorted.
   static std::size_t head(std::size_t count) { return std::max(count / 16, kMinBlocks / 2); }
 
-  // Entries [begin, end) by place, made by entry_of(i), once for each. Of places that differ by little the order may be any:
-  // two passes are enough. They stay until the next call. `places`: all are below this; where that is little, their digits
-  // are counted while they are made, which saves a pass.
+  // Sorts entries [begin, end) by place; entry_of(i) makes them, once each. Entries whose places differ little may stay
+  // in any order, since two passes are enough. The result is valid until the next call. `places` is above all places;
+  // if it is small, digits are counted while the entries are made, which saves a pass.
   template <class EntryOf>
   std::span<const entry> sort(std::size_t begin, std::size_t end, EntryOf entry_of, std::uint64_t places = UINT64_MAX) {
     reserve(end - begin);
@@ -71,8 +73,8 @@ class block_order {
   }
 
  private:
-  // A counting pass takes so many bits: its counters and the lines that it writes to fit the nearest cache. With 11 it takes
-  // twice as long. Passes are stable, so one by higher bits keeps what the one before did.
+  // Bits of a counting pass: its counters and the lines that it writes fit the nearest cache. With 11 bits a pass takes
+  // twice as long. Passes are stable, so a pass by higher bits keeps the order of the one before.
   static constexpr unsigned kDigitBits = 8;
   using counters = std::array<std::uint32_t, 1u << kDigitBits>;
   struct digits {
@@ -103,19 +105,19 @@ class block_order {
     count_ = count;
   }
 
-  // The memory of a longer list goes at the next one that is not so long.
+  // The memory of a longer list is released by the next shorter one.
   static constexpr std::size_t kKeptBlocks = 1u << 17;
   std::unique_ptr<entry[]> entries_, other_;
   std::size_t room_ = 0, count_ = 0;
 };
 
-// For the blocks that an engine is given first and for the others.
+// For the blocks that an engine is given first, and for the rest.
 struct block_orders {
   block_order head, rest;
 };
 
-// Some are kept for those who sort next, because new memory costs more than the sorting does. Not thread-local: libraries
-// that are opened late have little room there.
+// Keeps some for later sorts, because allocating memory costs more than sorting. Not thread-local: libraries that are
+// opened late have little room there.
 class borrowed_orders {
  public:
   borrowed_orders();

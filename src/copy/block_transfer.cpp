@@ -18,7 +18,7 @@ constexpr std::size_t kMaxPlanes = 4096;
 
 using unsigned_ll = unsigned long long;
 
-// The largest number; a negative one is a large one.
+// The largest index; a negative one counts as a large one.
 std::uint64_t last_index(const block_transfer& blocks, const block_indices& indices) {
   return indices.visit([&](auto number) {
     std::uint64_t last = 0;
@@ -51,8 +51,8 @@ status check_side(const char* role, const paged_memory& side, const block_transf
                                 static_cast<long long>(side.indices[i]), unsigned_ll{blocks_of_plane - 1})};
 }
 
-// A bit for each block of a plane; where few of very many blocks are named, their numbers instead: memory follows the number
-// of indices, and not their values.
+// One bit for each block of a plane. If few of very many blocks are named, their numbers instead, so that memory
+// depends on the number of indices and not on their values.
 class block_set {
  public:
   block_set(std::uint64_t blocks, std::size_t count) {
@@ -64,7 +64,7 @@ class block_set {
     if (words_.empty()) return numbers_.contains(block);
     return block / 64 < words_.size() && (words_[block / 64] >> (block % 64) & 1) != 0;
   }
-  // False: it was there.
+  // Returns false if the block was already there.
   bool add(std::uint64_t block) {
     if (words_.empty()) return numbers_.insert(block).second;
     const bool is_new = !has(block);
@@ -85,7 +85,7 @@ bool is_ascending(const block_transfer& blocks, const block_indices& indices) {
   });
 }
 
-// Whether two arrays of blocks at one stride can share a byte: those that begin at `a` and at `b`.
+// Whether two arrays of blocks with one stride, beginning at `a` and `b`, can share a byte.
 bool can_meet(std::uint64_t a, std::uint64_t b, std::uint64_t plane_bytes, std::uint64_t stride, std::uint64_t block_bytes) {
   const std::uint64_t distance = a > b ? a - b : b - a;
   if (distance >= plane_bytes) return false;
@@ -93,12 +93,13 @@ bool can_meet(std::uint64_t a, std::uint64_t b, std::uint64_t plane_bytes, std::
   return shift < block_bytes || stride - shift < block_bytes;
 }
 
-// Planes side by side in memory, or woven into each other (a page holds its part of every plane), share nothing.
+// Planes may lie side by side in memory or be interleaved (a page holds its part of every plane); they must not share
+// bytes.
 status check_planes_of_destination(const block_transfer& blocks) {
   const paged_memory& written = blocks.destination;
   std::vector<std::uint64_t> sorted(written.planes.begin(), written.planes.end());
   std::sort(sorted.begin(), sorted.end());
-  // Those that overlap the present plane's bytes.
+  // Planes that overlap the range of this one.
   for (std::size_t i = 0; i < sorted.size(); ++i)
     for (std::size_t next = i + 1; next < sorted.size() && sorted[next] - sorted[i] < written.plane_bytes; ++next)
       if (can_meet(sorted[i], sorted[next], written.plane_bytes, written.stride_bytes, blocks.block_bytes))
@@ -107,7 +108,7 @@ status check_planes_of_destination(const block_transfer& blocks) {
   return {};
 }
 
-// The same for numbers that seen_blocks does not take.
+// The same for numbers too large for seen_blocks.
 status check_twice_written_far(const block_transfer& blocks, std::uint64_t last) {
   const block_indices& indices = blocks.destination.indices;
   block_set seen(last + 1, blocks.count);
@@ -121,7 +122,7 @@ status check_twice_written_far(const block_transfer& blocks, std::uint64_t last)
 status check_twice_written(const block_transfer& blocks) {
   const block_indices& indices = blocks.destination.indices;
   if (is_ascending(blocks, indices)) return {};
-  // Every index was held against the plane.
+  // Every index was checked against the plane.
   std::uint64_t last = (blocks.destination.plane_bytes - blocks.block_bytes) / blocks.destination.stride_bytes;
   if (last > seen_blocks::kMaxNumber) last = last_index(blocks, indices);
   if (last > seen_blocks::kMaxNumber) return check_twice_written_far(blocks, last);
@@ -132,7 +133,8 @@ status check_twice_written(const block_transfer& blocks) {
                                 static_cast<long long>(indices[twice]))};
 }
 
-// Blocks that move inside one memory: none may be both read and written, since the order of the blocks is open.
+// For blocks that move within one memory: none may be both read and written, since the order of the blocks is
+// unspecified.
 status check_source_against_destination(const block_transfer& blocks) {
   const paged_memory &written = blocks.destination, &read = blocks.source;
   const std::uint64_t reach = std::max(written.plane_bytes, read.plane_bytes);
@@ -169,7 +171,7 @@ status check(const block_transfer& blocks) {
                    format("the destination has %zu planes, the source %zu", written.planes.size(), read.planes.size())};
   if (written.planes.size() > kMaxPlanes)
     return failure{EINVAL, format("%zu planes: at most %zu", written.planes.size(), kMaxPlanes)};
-  if (blocks.count == 0 || written.planes.empty() || blocks.block_bytes == 0) return {};  // nothing moves
+  if (blocks.count == 0 || written.planes.empty() || blocks.block_bytes == 0) return {};  // nothing is moved
   if (status good = check_side("destination", written, blocks); !good) return good;
   if (status good = check_side("source", read, blocks); !good) return good;
   const auto bytes_of_plane = checked_mul(blocks.block_bytes, blocks.count);

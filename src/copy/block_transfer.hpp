@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many blocks of one size between two paged memories, as one operation: pages of a KV cache between GPU and host, say.
+// Many blocks of one size between two paged memories, as one operation, such as pages of a KV cache between GPU and
+// host.
 //
-// A paged memory is a number of planes (one for each layer and for K and V), each an array of blocks at a constant stride.
+// A paged memory has several planes (one for each layer and for K and V), each an array of blocks at a constant stride.
 // One list of indices serves all planes of a side:
 //
 //   for each plane p, for each i < count:
-//     destination.planes[p] + destination.index(i) * destination.stride  <-  source.planes[p] + source.index(i) *
-//     source.stride
+//     destination.planes[p] + destination.index(i) * destination.stride
+//         <-  source.planes[p] + source.index(i) * source.stride
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@
 
 namespace pl::copy {
 
-// Numbers of blocks, as the caller has them; not copied. No array: 0, 1, 2, ...
+// Block numbers in the caller's array, which is not copied. Without an array: 0, 1, 2, ...
 class block_indices {
  public:
   block_indices() = default;
@@ -32,8 +33,8 @@ class block_indices {
     if (is_wide_) return static_cast<const std::int64_t*>(numbers_)[i];
     return static_cast<const std::int32_t*>(numbers_)[i];
   }
-  // Calls take(number_of), where number_of(i) is (*this)[i] without a look at the kind of array: for loops over all.
-  // Negative numbers are large ones.
+  // Calls take(number_of), where number_of(i) is (*this)[i] without checking the kind of array, for loops over all
+  // indices. Negative numbers become large ones.
   template <class Take>
   decltype(auto) visit(Take&& take) const {
     if (numbers_ == nullptr) return take([](std::size_t i) { return static_cast<std::uint64_t>(i); });
@@ -52,8 +53,8 @@ class block_indices {
 
 struct paged_memory {
   std::span<const std::uint64_t> planes;  // address of each plane's block 0
-  std::uint64_t plane_bytes = 0;   // from a plane's first byte to the end of its last block: indices are held against it
-  std::uint64_t stride_bytes = 0;  // from one block of a plane to the next, at least a block
+  std::uint64_t plane_bytes = 0;   // from a plane's first byte to the end of its last block; indices are checked against it
+  std::uint64_t stride_bytes = 0;  // from one block of a plane to the next; at least a block
   block_indices indices;
 };
 
@@ -63,17 +64,17 @@ struct block_transfer {
   std::uint64_t block_bytes = 0;
   std::size_t count = 0;  // of each plane
 
-  // Bytes that move; what check() has accepted does not overflow.
+  // Bytes that are moved. Does not overflow for a transfer that check() has accepted.
   std::uint64_t bytes() const noexcept { return block_bytes * count * destination.planes.size(); }
 };
 
-// Whether the numbers make sense, before anything moves: EINVAL, with the place of the first that does not: sizes and
-// strides, an index outside of its plane, a destination block that is written twice, planes of the destination that share
-// bytes, a block that is both read and written. Looks at no memory but the indices.
+// Checks the transfer before anything moves. EINVAL names the first error: sizes and strides, an index outside of its
+// plane, a destination block that is written twice, destination planes that share bytes, a block that is both read and
+// written. Reads no memory except the indices.
 status check(const block_transfer& blocks);
 
-// Calls each(plane, destination, source, size_bytes) until that fails. Blocks that lie one behind the other on both sides
-// are one call.
+// Calls each(plane, destination, source, size_bytes) until a call fails. Blocks that are adjacent on both sides become
+// one call.
 template <class Each>
 status for_each_piece(const block_transfer& blocks, Each&& each) {
   const paged_memory &written = blocks.destination, &read = blocks.source;

@@ -34,7 +34,7 @@ struct bounce_ring::state {
   }
 
   status run(const transfer& whole, unsigned width) {
-    // Before the lock, which a thread of the parent may have held at the fork.
+    // Checked before locking: a thread of the parent may have held the lock at the fork.
     if (!engine.is_of_this_process()) return failure{EACCES, "a ring of the parent process: make one in this process"};
     if (whole.row_bytes == 0) return {};
     const std::lock_guard lock(mutex);
@@ -55,7 +55,7 @@ bounce_ring::bounce_ring(copy_engine& engine, worker_pool& pool, options wanted)
     : state_(std::make_unique<state>(engine, pool, wanted)) {}
 
 bounce_ring::~bounce_ring() {
-  // Leaked in a child on purpose: the driver must not be called, and the ring's pages are not there.
+  // Deliberately leaked in a forked child: the driver must not be called, and the ring's pages are not mapped.
   if (!state_->engine.is_of_this_process()) (void)state_.release();
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost table of a machine that has not been calibrated.
+// The cost table for a machine that has not been calibrated.
 #include <cstdlib>
 
 #include "copy/cost_table.hpp"
@@ -7,9 +7,9 @@
 namespace pl::copy {
 namespace {
 
-// docs/results/envelope/h100: the calibration of that run, without the points that lie on the line between their neighbours;
-// between two GPUs: H200 with NVLink, docs/results/envelope/h200x2, channels H100, docs/results/many; DMA channels:
-// docs/results/dma/h100.
+// Source: docs/results/envelope/h100, the calibration of that run without points that lie on the line between their
+// neighbours. Between two GPUs: H200 with NVLink, docs/results/envelope/h200x2; channels: H100, docs/results/many; DMA
+// channels: docs/results/dma/h100.
 constexpr const char* kText = R"(peerlane-calibration/1
 curve to_device pinned cpu_store 1 64:315 128:427 256:327 512:444 1024:397 2048:629 4096:533 8192:1204 16384:1265 262144:22392 1048576:69943 4194304:317893 16777216:1059868
 curve to_device pinned cpu_store 2 32768:2553 16777216:707315 67108864:4350010 268435456:16730339

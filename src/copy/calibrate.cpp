@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The measurements of calibration.hpp: every method at a few sizes, repeated as the time allows; the median counts.
+// The measurements of calibration.hpp: every method at several sizes, repeated as time allows; the median counts.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -18,7 +18,7 @@ namespace {
 constexpr unsigned kPasses = 2;
 constexpr unsigned kMinRepetitions = 3;
 constexpr unsigned kMaxRepetitions = 300;
-constexpr unsigned kMaxWarmUps = 100;  // threads wake up, pages and caches are filled
+constexpr unsigned kMaxWarmUps = 100;  // wakes threads, fills pages and caches
 constexpr std::uint64_t kWarmUpNs = 120'000;
 constexpr std::uint64_t kBendsBelow = 1u << 20;
 constexpr std::uint64_t kThreadsPayFrom = 16u << 10;
@@ -56,15 +56,16 @@ std::vector<std::uint64_t> sizes_for(const case_of_curve& one, std::size_t most_
   // Every octave where the curves bend, every second one above.
   for (std::uint64_t bytes = 64; bytes <= most_bytes; bytes *= bytes < kBendsBelow ? 2 : 4) {
     add(bytes);
-    // Where threads begin to pay, their curves cross between two octaves, and steps of whole parts make them uneven.
+    // Where threads begin to pay, their curves cross between two octaves, and whole parts make the curves uneven.
     if (one.option.kind == method::cpu_store && bytes >= kThreadsPayFrom && bytes < kThreadsPayFrom * 8) add(bytes * 5 / 4);
   }
   return out;
 }
 
-// Median of repetitions within a time; nothing if the method is not available here.
+// Median of the repetitions within a time limit; nothing if the method is not available.
 std::optional<double> measure(planner& planner, const choice& option, const transfer& transfer, std::uint64_t budget_ns) {
-  // A short store is over before its fence has drained, which the next one pays: batches tell the rate, not luck.
+  // A short store returns before its fence has drained, which the next one then waits for. So the rate of batches is
+  // measured.
   const unsigned batch = option.kind == method::cpu_store && transfer.row_bytes <= 4096 ? 16 : 1;
   std::vector<double> samples;
   std::uint64_t begin_ns = monotonic_ns();
@@ -81,7 +82,7 @@ std::optional<double> measure(planner& planner, const choice& option, const tran
     if (done) {
       samples.push_back(ticks_to_ns(after - before) / batch);
     } else if (done.code() != EAGAIN || taken_ns > budget_ns + kPatienceNs) {
-      return std::nullopt;  // closed for good
+      return std::nullopt;  // permanently unavailable
     }
   }
   if (samples.size() < kMinRepetitions) return std::nullopt;
@@ -158,11 +159,11 @@ std::vector<case_of_curve> cases_for(const planner& planner, bool has_peer) {
 struct point_to_measure {
   std::size_t curve;
   std::uint64_t bytes;
-  double best_ns = 0;  // 0: not open
+  double best_ns = 0;  // 0: not measured
 };
 
-// Every point is measured in several passes, each in another order, and its best median counts. A short disturbance (a
-// clock that has not settled, another tenant's burst) then does not shift a whole curve, and with it a crossover.
+// Measures every point in several passes, each in another order, and keeps its best median. A short disturbance (clocks
+// that have not settled, a burst of another tenant) then does not shift a whole curve, and with it a crossover.
 void measure_in_passes(planner& planner, const calibration_options& wanted, const scene& setup,
                        const std::vector<case_of_curve>& cases, std::vector<point_to_measure>& points) {
   const std::uint64_t end_ns = monotonic_ns() + std::uint64_t{wanted.budget_ms} * 1'000'000;
@@ -194,7 +195,7 @@ result<cost_table> calibrate(const cu::driver_table& cuda, planner& planner, con
   if (auto ready = planner.prepare(wanted.device_ordinal); !ready) return ready.error();
   scene setup(*context);
   if (auto made = setup.fill(cuda, wanted); !made) return made.error();
-  auto hot = planner.keep_hot(wanted.device_ordinal);  // if it cannot be, its ways have no curve
+  auto hot = planner.keep_hot(wanted.device_ordinal);  // if it cannot be held, its methods have no curve
 
   const auto cases = cases_for(planner, setup.peer.has_value());
   std::vector<point_to_measure> points;

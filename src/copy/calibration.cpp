@@ -61,7 +61,7 @@ std::string machine_key(const cu::driver_table& cuda, int device_ordinal) {
       cuda.cuDeviceGetName(name, sizeof name, device) != cu::error_code::success)
     return {};
   const std::string sysfs = "/sys/bus/pci/devices/" + bus_id_of(cuda, device_ordinal);
-  // The highest link the slot and card agree on: the present one sleeps when the GPU is idle.
+  // The fastest link that slot and card support: the current one is slower while the GPU is idle.
   return format("gpu=%s cuda=%d driver=%s cpu=%s link=%s x%s", name, cuda.driver_version,
                 cuda.is_simulated ? "simulated" : read_line("/sys/module/nvidia/version").c_str(), cpu_model().c_str(),
                 read_line(sysfs + "/max_link_speed").c_str(), read_line(sysfs + "/max_link_width").c_str());
@@ -79,15 +79,15 @@ std::string calibration_path(const std::string& key) {
 
 namespace {
 
-constexpr unsigned kFileMode = 0644, kFolderMode = 0700;  // also where the umask lets everybody write
+constexpr unsigned kFileMode = 0644, kFolderMode = 0700;  // also if the umask allows everybody to write
 
 failure cannot_write(const std::string& path, int code) {
   return failure{code, format("cannot write the calibration to %s: %s; set XDG_CACHE_HOME to a folder that can be written",
                               path.c_str(), std::strerror(code))};
 }
 
-// The cache's folder and ours in it. What is there already is fine, what fails shows when the file is written. Nothing
-// above: a home that is not there (/nonexistent of services) is not made.
+// Creates the cache's folder and ours in it. Existing folders are fine, and failures show when the file is written.
+// Creates nothing above: a missing home (/nonexistent of services) stays missing.
 void make_folders(const std::string& path) {
   const auto ours = path.rfind('/');
   const auto cache = ours == 0 ? ours : path.rfind('/', ours - 1);

@@ -11,12 +11,12 @@
 namespace pl::copy {
 namespace {
 
-// A copy finds its memory in one window of at most this size. Binding takes longer the more is bound, so host memory, which
-// must be pinned page by page (some 20 ms for a window), has smaller ones.
+// Size limit of a window: a copy finds its memory in one window. Binding takes longer the more is bound, so windows of
+// host memory, which must be pinned page by page (about 20 ms for a window), are smaller.
 constexpr std::uint64_t kDeviceWindowBytes = std::uint64_t{16} << 30;
 constexpr std::uint64_t kHostWindowBytes = std::uint64_t{256} << 20;
 
-// A part of a memory object, bound. Its "CPU address" is the channels' address.
+// A bound part of a memory object. Its "CPU address" is the address for channels.
 class bound_memory final : public pinned_memory {
  public:
   bound_memory(const pin_plan& plan, rm_placement placement, dma::region bound)
@@ -62,7 +62,7 @@ class binding_backend final : public backend {
 
 struct channel_memory::host_binding {
   address_range pages;
-  std::uint64_t probe = 0;  // an address of the allocation, by which the driver is asked whether it is still there
+  std::uint64_t probe = 0;  // an address in the allocation, for asking the driver whether it still exists
   unsigned long long buffer_id = 0;
   dma::region bound;
 };
@@ -72,7 +72,7 @@ channel_memory::channel_memory(const cu::driver_table& cuda, std::shared_ptr<rm_
     : cuda_(cuda), addresses_(addresses), device_([&] {
         mapping_cache::options wanted;
         wanted.window_bytes = kDeviceWindowBytes;
-        wanted.capacity_bytes = UINT64_MAX / 2;  // addresses cost nothing
+        wanted.capacity_bytes = UINT64_MAX / 2;  // address space is free of cost
         wanted.open = [space, addresses](const cu::driver_table& driver) -> result<std::unique_ptr<backend>> {
           return std::unique_ptr<backend>(new binding_backend(driver, space, addresses));
         };
@@ -110,7 +110,7 @@ result<std::shared_ptr<channel_memory::host_binding>> channel_memory::bind_host(
   return fresh;
 }
 
-// Null: not bound.
+// Returns null if it is not bound.
 std::shared_ptr<channel_memory::host_binding> channel_memory::bound_host(std::uint64_t pointer) {
   const std::lock_guard lock(mutex_);
   auto next = host_.upper_bound(pointer);
@@ -145,8 +145,8 @@ result<channel_memory::piece> channel_memory::find_host(const host_memory& info,
     return failure{ENOTSUP, "CUDA does not identify this pinned memory"};
   std::shared_ptr<host_binding> found = bound_host(info, pointer), fresh, old;
   if (found == nullptr) {
-    // Without the lock: it takes some 20 ms, in which other copies go on. Of two threads that bind one window the first to
-    // be ready is remembered.
+    // Bound without the lock: it takes about 20 ms, during which other copies continue. If two threads bind one window,
+    // the first to finish wins.
     auto made = bind_host(info, pointer);
     if (!made) return made.error();
     fresh = *std::move(made);
@@ -154,7 +154,7 @@ result<channel_memory::piece> channel_memory::find_host(const host_memory& info,
     if (found == nullptr) {
       const std::lock_guard lock(mutex_);
       auto& slot = host_[fresh->pages.begin];
-      old = std::exchange(slot, fresh);  // of freed memory; ends outside of the lock
+      old = std::exchange(slot, fresh);  // of freed memory; destroyed outside of the lock
       found = std::move(fresh);
     }
   }
@@ -167,18 +167,18 @@ result<channel_memory::piece> channel_memory::find_host(const host_memory& info,
 
 void channel_memory::trim() {
   device_.trim(true);
-  std::map<std::uint64_t, std::shared_ptr<host_binding>> gone;  // ends outside of the lock
+  std::map<std::uint64_t, std::shared_ptr<host_binding>> gone;  // destroyed outside of the lock
   const std::lock_guard lock(mutex_);
   gone.swap(host_);
 }
 
-// True: nothing is left.
+// Returns true if nothing is left.
 bool channel_memory::drop_freed_host_memory() {
   struct question {
     std::uint64_t key, probe;
     unsigned long long buffer_id;
   };
-  std::vector<question> questions;  // the driver is asked without our lock
+  std::vector<question> questions;  // the driver is called without our lock
   {
     const std::lock_guard lock(mutex_);
     questions.reserve(host_.size());
@@ -190,7 +190,7 @@ bool channel_memory::drop_freed_host_memory() {
       ++left;
       continue;
     }
-    std::shared_ptr<host_binding> gone;  // ends outside of the lock, once no copy uses it
+    std::shared_ptr<host_binding> gone;  // destroyed outside of the lock, once no copy uses it
     const std::lock_guard lock(mutex_);
     const auto found = host_.find(asked.key);
     if (found == host_.end() || found->second->buffer_id != asked.buffer_id) continue;

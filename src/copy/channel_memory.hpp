@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory, of other GPUs too, and pinned host memory as DMA channels reach it: bound into the channels' address space
-// at the first copy, kept between copies, found again by the driver's ids of the memory, so that what was freed and
-// allocated anew at the same address is never reached through the old binding.
+// Device memory, also of other GPUs, and pinned host memory as DMA channels reach it. Memory is bound into the
+// channels' address space at its first copy, kept between copies, and identified by the driver's ids. So memory that
+// was freed and allocated again at the same address is never reached through the old binding.
 //
-// What is bound keeps its memory from going back to the GPU and its pages pinned. A background sweep ends bindings within
-// 0.1 s after the application freed the memory.
+// A binding keeps the memory allocated and its pages pinned. A background sweep removes bindings within 0.1 s after the
+// application freed the memory.
 //
 // Thread-safe. Belongs to one process, as its mapping cache does.
 #pragma once
@@ -31,23 +31,23 @@ class channel_memory {
   channel_memory(const channel_memory&) = delete;
   channel_memory& operator=(const channel_memory&) = delete;
 
-  // Memory at `address` of the channels for `size_bytes`, at most what was asked for: the next bytes may lie in other
-  // memory. Bound while it lives.
+  // Memory at `address` for channels, of `size_bytes`: at most what was requested, since the next bytes may lie in
+  // other memory. Stays bound while the object lives.
   struct piece {
     std::uint64_t address = 0, size_bytes = 0;
     mapping_cache::hold device;
     std::shared_ptr<const void> host;
   };
-  // `info` describes `pointer` (cu::inspect_pointer, just now). Errors as mapping_cache::find.
+  // `info` is a fresh result of cu::inspect_pointer for `pointer`. Errors: as mapping_cache::find.
   result<piece> find_device(const cu::pointer_info& info, std::uint64_t pointer, std::uint64_t size_bytes);
-  // `info` is inspect_host's of the memory. ENOTSUP: CUDA does not name it; EFAULT, ENOMEM: it cannot be bound.
+  // `info` is the result of inspect_host. ENOTSUP: CUDA gives the memory no id. EFAULT, ENOMEM: it cannot be bound.
   result<piece> find_host(const host_memory& info, std::uint64_t pointer, std::uint64_t size_bytes);
-  // Host memory that is bound already, from the binding's first address on, which `begin` tells; one short question to the
-  // driver. Nothing: it is not bound, or its memory was freed meanwhile.
+  // Finds host memory that is bound already, which takes one short driver call. The piece starts at the binding's first
+  // address, which is stored in `begin`. Returns nothing if the memory is not bound, or was freed meanwhile.
   std::optional<piece> find_bound_host(std::uint64_t pointer, std::uint64_t& begin);
-  // Whether find_host() of the address binds nothing.
+  // Whether find_host() of this address would bind nothing new.
   bool has_host(const host_memory& info, std::uint64_t pointer);
-  // Ends the bindings that no copy uses.
+  // Removes the bindings that no copy uses.
   void trim();
 
  private:
@@ -61,7 +61,7 @@ class channel_memory {
   std::shared_ptr<dma::address_space> addresses_;
   std::mutex mutex_;
   std::map<std::uint64_t, std::shared_ptr<host_binding>> host_;  // by first address
-  mapping_cache device_;                                         // its sweep looks at the host's: it must end first
+  mapping_cache device_;                                         // its sweep checks the host bindings, so it must end first
 };
 
 }  // namespace pl::copy

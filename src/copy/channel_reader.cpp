@@ -21,16 +21,16 @@ namespace {
 constexpr unsigned kReadsBeforeOpening = 4;
 constexpr std::uint64_t kReadTimeoutNs = 2'000'000'000;
 constexpr std::uint64_t kRetryNs = 1'000'000'000;
-constexpr unsigned kBuffers = 4;  // threads that read at once
+constexpr unsigned kBuffers = 4;  // number of threads that can read at once
 
-// Where a pin's memory lies for channels. Kept with the pin, and ended with it.
+// Where a pin's memory lies for channels. Kept with the pin, and destroyed with it.
 struct bound_pin {
-  std::shared_ptr<dma::address_space> addresses;  // of the reader that bound it: its addresses mean nothing to another
+  std::shared_ptr<dma::address_space> addresses;  // of the reader that bound it; its addresses are invalid for another one
   std::shared_ptr<rm_object> object;              // outlives what is bound of it
   dma::region bound;
 };
 
-// What one GPU needs for it: a channel, and host memory that is pinned for it.
+// The state for one GPU: a channel, and host memory that is pinned for it.
 class gpu_reader {
  public:
   static result<std::unique_ptr<gpu_reader>> open(rm_object& object) {
@@ -55,7 +55,7 @@ class gpu_reader {
   bool is_broken() const { return queue_->fault().has_value(); }
 
   result<std::shared_ptr<const bound_pin>> bind(pinned_memory& pin, const pinned_memory::backing& backing) {
-    static std::mutex attachments;  // one for all: a reader that takes over from a broken one meets its attachments
+    static std::mutex attachments;  // one for all: a reader that replaces a broken one meets its attachments
     const std::lock_guard lock(attachments);
     auto known = std::static_pointer_cast<const bound_pin>(pin.attachment());
     if (known != nullptr && known->addresses == source_.addresses) return known;
@@ -70,13 +70,13 @@ class gpu_reader {
     return std::shared_ptr<const bound_pin>(made);
   }
 
-  // False: all buffers are in use, or the channel has ended.
+  // Returns false if all buffers are in use or the channel has ended.
   bool read(std::uint64_t source, void* destination, std::size_t size_bytes) {
     const unsigned index = borrow();
     if (index == kBuffers) return false;
     const status done = buffers_[index]->read(*queue_, source, destination, size_bytes, kReadTimeoutNs);
     lent_[index].store(false, std::memory_order_release);
-    return done.ok();  // else the channel has been stopped, and this reader is over
+    return done.ok();  // otherwise the channel was stopped, and this reader is unusable
   }
 
  private:
@@ -90,13 +90,13 @@ class gpu_reader {
   const channel_source source_;
   std::unique_ptr<dma::arrival_buffer> buffers_[kBuffers];
   std::atomic<bool> lent_[kBuffers] = {};
-  std::unique_ptr<dma::channel> queue_;  // ends before the buffers
+  std::unique_ptr<dma::channel> queue_;  // destroyed before the buffers
 };
 
-// The readers of this process, by GPU. Never destroyed: threads may still read while the process ends.
+// The readers of this process, by GPU. Never destroyed, because threads may still read while the process exits.
 class readers {
  public:
-  // Null: not yet, or it cannot be had now.
+  // Returns null if there is none yet, or none can be opened now.
   std::shared_ptr<gpu_reader> find(rm_object& object) {
     const std::lock_guard lock(mutex_);
     auto& slot = by_gpu_[&object.gpu()];
@@ -137,7 +137,7 @@ bool read_by_channel(pinned_memory& pin, std::uint64_t offset, const void* mappe
   if (reader == nullptr) return false;
   auto bound = reader->bind(pin, backing);
   if (!bound) return false;
-  // A load through the mapping returns once the stores before it have reached the GPU, so that the engine sees them.
+  // A load through the mapping returns once the earlier stores have reached the GPU, so that the engine sees them.
   unsigned char first = 0;
   arch::copy_from(arch::mapping_type::wc, &first, mapped, 1);
   return reader->read((*bound)->bound.address() + offset, destination, size_bytes);

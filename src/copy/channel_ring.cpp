@@ -72,7 +72,7 @@ channel_ring::~channel_ring() = default;
 
 status channel_ring::copy(const transfer& whole, const cu::pointer_info& device, unsigned width) {
   auto done = state_->run(whole, device, width);
-  // A channel that another copy's fault had ended is opened anew: all is written again.
+  // If the fault of another copy had ended the channel, it is opened again and everything is written again.
   return done || done.code() != EIO ? done : state_->run(whole, device, width);
 }
 

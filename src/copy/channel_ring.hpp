@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies between pageable host memory and a GPU through pinned memory of ours that a DMA channel reads and writes: the
-// channel moves chunk i while CPU threads copy its neighbours (ring_job.hpp). No CUDA call for any chunk.
+// Copies between pageable host memory and a GPU through pinned memory of our own that a DMA channel reads and writes:
+// the channel moves chunk i while CPU threads copy the neighbouring chunks (ring_job.hpp). No chunk needs a CUDA call.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +23,10 @@ class channel_ring {
   channel_ring(const channel_ring&) = delete;
   channel_ring& operator=(const channel_ring&) = delete;
 
-  // A linear copy to the host or to the device, of any size; `device` is what the driver says of the device side. On return
-  // the data is at its destination. `width` CPU threads, the caller included. One copy at a time: a second caller waits.
-  // EIO: the channel has ended; part of the destination may be written, nothing is still in flight. ENOTSUP: not for this
-  // memory.
+  // A linear copy of any size to the host or to the device; `device` is the driver's information about the device side.
+  // On return the data is at its destination. `width` counts CPU threads, including the caller. One copy at a time: a
+  // second caller waits. EIO: the channel has ended; part of the destination may be written, but nothing is in flight.
+  // ENOTSUP: not possible for this memory.
   status copy(const transfer& whole, const cu::pointer_info& device, unsigned width);
 
  private:

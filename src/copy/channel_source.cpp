@@ -35,7 +35,7 @@ result<channel_source> channel_source::open(std::shared_ptr<rm_space> space, con
 }
 
 result<channel_source> channel_source::open(const cu::driver_table& cuda, int device_ordinal) {
-  // What a server and its clients share was not tried. An older driver does not know the question.
+  // Channels between an MPS server and its clients are untested. An older driver does not know the attribute.
   constexpr int kMpsEnabled = 133;  // CU_DEVICE_ATTRIBUTE_MPS_ENABLED
   int is_mps = 0;
   if (cuda.cuDeviceGetAttribute(&is_mps, kMpsEnabled, device_ordinal) == cu::error_code::success && is_mps != 0)

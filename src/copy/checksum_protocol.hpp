@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the checksum kernel (kernels/checksum.cu) and gpu_checksum share: places in pinned host memory. Included by GPU code.
+// What the checksum kernel (kernels/checksum.cu) and gpu_checksum share: positions in pinned host memory. Included by
+// GPU code.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +15,8 @@ inline constexpr unsigned kThreads = 256;
 inline constexpr unsigned kTableWords = 8 * 256;
 inline constexpr unsigned kSharedBytes = (kTableWords + 2) * 4;
 
-// Words of 32 bits. Done: the number of the job that has ended, written by the stream. Given up: the number of the job whose
-// memory must not be read any more. Started and ended: the job's number, by each block.
+// Words of 32 bits. Done: number of the last finished job, written by the stream. Given up: number of the job whose
+// memory must not be read any more. Started and ended: the job's number, written by each block.
 inline constexpr std::size_t kDoneAt = 0, kGivenUpAt = 64, kStartedAt = 128, kEndedAt = kStartedAt + kMaxBlocks * 4,
                              kSegmentsAt = 4096, kControlBytes = kSegmentsAt + kMaxSegments * 4;
 

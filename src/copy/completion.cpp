@@ -19,7 +19,7 @@ struct completion::job {
   std::condition_variable ended;
   std::atomic<bool> done{false};
   status outcome;
-  std::shared_ptr<wake_descriptor> wake;  // with the mutex held
+  std::shared_ptr<wake_descriptor> wake;  // guarded by the mutex
 };
 
 // ---- Starting ----------------------------------------------------------------------------------------------------------
@@ -30,16 +30,18 @@ namespace {
 constexpr std::size_t kAtOnceBytes = 16u << 10;
 constexpr std::size_t kMaxChannelBytes = 4u << 20;
 
-bool is_empty(const transfer& transfer) { return transfer.row_bytes == 0 || transfer.rows == 0; }  // their product may wrap
+// Their product may overflow.
+bool is_empty(const transfer& transfer) { return transfer.row_bytes == 0 || transfer.rows == 0; }
 
-// How long the queue's thread sleeps between looks at a stream, and how many looks later it asks whether that still lives
-// (which polls for a millisecond): every 50 ms or so.
+// How long the queue's thread sleeps between checks of a stream, and after how many checks it asks whether the stream
+// still lives, which polls for a millisecond: about every 50 ms.
 constexpr timespec kLookPause{0, 50'000};
 constexpr unsigned kLooksBetweenLifeChecks = 500;
 
 }  // namespace
 
-// In order, except that work without a stream dependency may pass work that waits for a stream: the stream may depend on it.
+// Runs the queue in order, except that work without a stream dependency may overtake work that waits for a stream: the
+// stream may depend on it.
 void planner::run_queue() {
   pthread_setname_np(pthread_self(), "pl-copy-queue");
   auto& queue = shared_->queue;
@@ -49,7 +51,7 @@ void planner::run_queue() {
     auto next = std::find_if(queue.begin(), queue.end(),
                              [](const auto& one) { return one.dma == nullptr || one.dma->is_done(one.behind); });
     if (next == queue.end() && !queue.empty()) {
-      // Only this thread takes from the queue, and what others put there leaves references to it valid.
+      // Only this thread removes entries, and references stay valid when other threads add some.
       auto& waiting = queue[polls % queue.size()];
       lock.unlock();
       nanosleep(&kLookPause, nullptr);
@@ -63,7 +65,7 @@ void planner::run_queue() {
       queue.erase(next);
       lock.unlock();
       run(reached);
-      run = nullptr;  // with what it holds, outside of the lock
+      run = nullptr;  // destroys its captures outside of the lock
       lock.lock();
     } else if (shared_->stop) {
       return;
@@ -96,8 +98,8 @@ result<gpu_checksum::job> planner::begin_checksum(const cu::pointer_info& device
 }
 
 result<completion> planner::begin(std::span<const transfer> list, const async_options& wanted) {
-  // All copies are checked before any is queued. A later refusal would have to wait for the queued copies, and those may
-  // wait for a stream that waits for the caller.
+  // All copies are checked before any is queued. A later refusal would have to wait for the queued copies, and those
+  // may wait for a stream that waits for the caller.
   std::vector<sides> inspected(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (is_empty(list[i])) continue;
@@ -117,7 +119,7 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
       return made;
     }
   }
-  std::vector<transfer> by_cpu;  // what has to pass through a CPU, or is quicker so
+  std::vector<transfer> by_cpu;  // copies that need a CPU, or are faster with one
   gpu_state* cpu_state = nullptr;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const auto& transfer = list[i];
@@ -139,7 +141,7 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
         made.given_.push_back({given->first, std::move(given->second), transfer});
         continue;
       }
-      // Longer ones go by CUDA, whose streams other streams can wait for; a channel gains nothing there.
+      // Longer copies use CUDA, whose streams other streams can wait for; a channel gains nothing there.
       if (option.kind == method::dma_channel && transfer.bytes() <= kMaxChannelBytes)
         if (auto begun = give_to_channel(transfer, ends)) {
           made.on_channel_.push_back(*std::move(begun));
@@ -185,7 +187,7 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
       },
       dma, behind);
   if (!queued) return queued.error();
-  made.job_ = std::move(job);  // a completion waits for the job it has
+  made.job_ = std::move(job);  // a completion waits for its job
   return made;
 }
 
@@ -223,7 +225,7 @@ completion& completion::operator=(completion&& other) noexcept {
 
 completion::~completion() { (void)wait(); }
 
-// An event that is given back is another copy's, which this one's descriptor must not wake for.
+// An event that is given back goes to another copy, which must not wake this one's descriptor.
 void completion::drop_channel_part() noexcept {
   if (const int fd = on_channel_.back().descriptor(); fd >= 0 && wake_ != nullptr) wake_->unwatch(fd);
   on_channel_.pop_back();
@@ -302,7 +304,7 @@ result<bool> completion::test() {
   if (!is_empty() && !owner_->is_mine()) return wait().error();
   if (wake_ != nullptr && !is_empty()) wake_->clear();
   auto state = poll();
-  if (!state) (void)wait();  // the rest ends too: a failure leaves nothing in flight
+  if (!state) (void)wait();  // the others end too: a failure leaves nothing in flight
   if (is_empty()) wake_.reset();
   return state;
 }
@@ -310,7 +312,7 @@ result<bool> completion::test() {
 status completion::wait() {
   if (is_empty()) return {};
   if (!owner_->is_mine()) {
-    // A forked child: the thread that would end the job does not exist here, and a missing thread may hold its lock.
+    // In a forked child the thread that would finish the job does not exist, and a missing thread may hold its lock.
     if (job_ != nullptr) new std::shared_ptr<job>(std::move(job_));
     given_.clear();
     queued_.clear();
@@ -345,7 +347,8 @@ status completion::make_wait(cu::stream_t stream) {
   for (const auto& one : on_channel_) {
     auto made = one.make_wait(stream);
     if (!made && made.code() == EBUSY) return made;
-    if (!made) return wait();  // it tells what is wrong with the copies, or heals what is wrong with the stream's wait
+    // Reports what is wrong with the copies, or recovers from what is wrong with the stream's wait.
+    if (!made) return wait();
   }
   for (const auto& one : queued_)
     if (auto made = one.dma->make_wait(stream, one.ticket); !made) return made;
@@ -353,7 +356,7 @@ status completion::make_wait(cu::stream_t stream) {
 }
 
 status completion::record(cu::event_t event) {
-  // One event stands for one place in one stream: several tickets are brought together by the last one's stream.
+  // One event stands for one place in one stream, so several tickets are joined in the stream of the last one.
   if (on_channel_.size() == 1 && queued_.empty() && given_.empty() && job_ == nullptr && owner_->orders_by_channel_ &&
       owner_->is_mine()) {
     auto made = on_channel_[0].record(event);
@@ -363,7 +366,8 @@ status completion::record(cu::event_t event) {
     if (auto done = wait(); !done) return done;
   }
   if (!queued_.empty()) return queued_[0].dma->record(event, queued_[0].ticket);
-  // Done already. An event that was never recorded counts as complete; one that was must be recorded anew.
+  // Already complete. An event that was never recorded counts as complete; one that was recorded must be recorded
+  // again.
   if (state_ == nullptr) return {};
   auto dma = state_->dma();
   if (!dma) return dma.error();

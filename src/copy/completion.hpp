@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of an asynchronous copy: to be tested, waited for, or handed to the GPU.
+// The end of an asynchronous copy, to be tested, waited for, or passed to the GPU.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@
 
 namespace pl::copy {
 
-// Movable; used by one thread at a time. The memory of the copies must stay until it is done; dropping it before waits.
-// A completed operation gives the same guarantees as a synchronous copy (planner.hpp).
+// Movable; used by one thread at a time. The memory of the copies must stay until it is done; the destructor waits. A
+// completed operation gives the same guarantees as a synchronous copy (planner.hpp).
 class completion {
  public:
   completion() = default;  // done
@@ -22,23 +22,25 @@ class completion {
   completion& operator=(completion&& other) noexcept;
   ~completion();
 
-  // True: done. A failure is reported once and ends it. Does not block, except when the GPU engine did not take a copy: that
-  // copy is then done within this call by another method.
+  // Returns true when done. A failure is reported once, and ends the operation. Does not block, except if the GPU
+  // engine did not take a copy, which is then done within this call by another method.
   result<bool> test();
   status wait();
-  // A descriptor for poll, epoll and event loops: it becomes readable when the copies may have ended; test() tells, and
-  // makes it wait for the next time. So: ask for it, add it to the loop, test once, and test whenever it is readable. It is
-  // this object's and closes when the copies have ended: take it out of the loop before that test or wait.
+  // A descriptor for poll, epoll and event loops. It becomes readable when the copies may have ended; test() checks,
+  // and rearms it. Usage: get the descriptor, add it to the loop, call test() once, and again whenever it is readable.
+  // This object owns the descriptor and closes it when the copies have ended: remove it from the loop before that call
+  // of test() or wait().
   //
-  // A copy by DMA channel raises an interrupt of the GPU. For others a thread of the planner or a clock wakes, within some
-  // 0.2 ms of their end; each millisecond for a channel that waits for a stream, which takes no more commands meanwhile. A
-  // failure wakes too, at most 20 ms late. EACCES: a forked child; EMFILE: the limit of open files.
+  // A copy by DMA channel raises an interrupt of the GPU. For others, a thread of the planner or a timer wakes the
+  // descriptor within about 0.2 ms of their end; for a channel that waits for a stream, each millisecond, since it
+  // takes no more commands meanwhile. A failure also wakes it, at most 20 ms late. EACCES: a forked child. EMFILE: the
+  // limit of open files.
   result<int> descriptor();
-  // `stream` (of any context and GPU) waits on the GPU for the copies; work queued there afterwards sees their data. Copies
-  // that only the CPU can finish are waited for on the CPU before this returns, which docs/ordering-copies.md lists.
-  // EBUSY: the stream is being captured into a graph.
+  // `stream` (of any context and GPU) waits on the GPU for the copies; work queued there afterwards sees their data.
+  // Copies that only the CPU can finish (docs/ordering-copies.md lists them) are waited for on the CPU before this
+  // returns. EBUSY: the stream is being captured into a graph.
   status make_wait(cu::stream_t stream);
-  // Records `event` behind the copies, likewise.
+  // Records `event` after the copies, with the same rules.
   status record(cu::event_t event);
 
  private:

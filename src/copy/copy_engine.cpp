@@ -24,21 +24,23 @@ namespace pl::copy {
 namespace {
 
 constexpr std::size_t kWordStride =
-    64;                                // a line for each channel: one channel's writes do not take another's poller the line
-constexpr unsigned kMaxLanes = 64;     // the words fit one page
-constexpr std::uint32_t kEvents = 32;  // per channel, where events stand in for words; a power of two
-constexpr std::uint64_t kChannelCheckNs = 1'000'000;  // a dead context is noticed this late; a live one costs a call
-constexpr unsigned kPollsPerClockReading = 32;        // about a microsecond
-constexpr unsigned kChannelPollsPerYield = 16;        // on the simulated GPU
-constexpr unsigned kIdleAnswersBeforeLost = 3;        // the driver calls a stream idle and the word still is not there
+    64;  // a line for each channel, so that a write of one channel does not take the line of another one's poller
+constexpr unsigned kMaxLanes = 64;     // as many as fit into a page
+constexpr std::uint32_t kEvents = 32;  // per channel, if events replace words; a power of two
+// How late a dead context is noticed; checking a live one costs a call.
+constexpr std::uint64_t kChannelCheckNs = 1'000'000;
+constexpr unsigned kPollsPerClockReading = 32;  // about a microsecond
+constexpr unsigned kChannelPollsPerYield = 16;  // on the simulated GPU
+constexpr unsigned kIdleAnswersBeforeLost = 3;  // how often the driver may call a stream idle while the word is missing
 
-// Cyclic: a counter that has wrapped is still ahead of what it has passed.
+// Compares cyclically, so that a counter that has wrapped is still ahead of earlier values.
 bool has_reached(std::uint32_t word, std::uint32_t value) noexcept { return static_cast<std::int32_t>(word - value) >= 0; }
 
 failure forked() { return {EACCES, "a copy engine of the parent process: open one in this process"}; }
 
-// What one call can take: linear pieces of one list. Two H200 move 64 pieces of 256 KiB in 100 us by four such calls and in
-// 234 by 64 calls of the old kind: the driver takes 1.2 instead of 2.7 us for a piece, and all copy engines share a list.
+// How many linear pieces of one list a single call takes. Two H200 move 64 pieces of 256 KiB in 100 us by four such
+// calls, and in 234 us by 64 single calls: the driver takes 1.2 us for a piece instead of 2.7, and all copy engines
+// share a list.
 constexpr std::size_t kMaxInCall = 64;
 
 // not_supported: nothing is queued, and each piece needs a call of its own.
@@ -62,16 +64,16 @@ cu::result_t queue_together(const cu::driver_table& cuda, std::span<const transf
 }
 
 struct channel {
-  // What waiting threads read. It never changes after open().
+  // Read by waiting threads. Never changes after open().
   std::uint32_t* word = nullptr;
   cu::device_ptr word_address = 0;
   cu::stream_t stream = nullptr;
   cu::event_t event = nullptr;       // for orders between this channel and other streams; recorded under the lock
-  cu::event_t events[kEvents] = {};  // fallback: a ticket's is the one at value % kEvents
-  // What submitting threads write: a line of its own. A submission is one step under the lock.
+  cu::event_t events[kEvents] = {};  // fallback: a ticket uses the one at value % kEvents
+  // Written by submitting threads, on a line of its own. A submission is one step under the lock.
   alignas(64) std::mutex mutex;
-  std::uint32_t last = 0;   // value of the youngest ticket
-  bool has_behind = false;  // copies behind an application's stream were queued, the youngest with this value:
+  std::uint32_t last = 0;   // value of the latest ticket
+  bool has_behind = false;  // copies behind an application's stream were queued; the latest of them has this value:
   std::uint32_t behind = 0;
 };
 
@@ -140,13 +142,14 @@ status copy_engine::state::make_channels(unsigned wanted, std::uint32_t first_va
     channel& next = channels[count];
     next.word = reinterpret_cast<std::uint32_t*>(words.data() + count * kWordStride);
     next.word_address = words.device_address() + count * kWordStride;
-    ++count;  // before it is complete: what there is of it gets dropped on failure
+    ++count;  // before it is complete, so that a failure drops what exists of it
     if (auto done = make_channel(next, greatest, first_value); !done) return done;
   }
   return choose_completion();
 }
 
-// Words where the driver can write them, else events: drivers before 11.7 lack the call, some set-ups refuse it.
+// Uses words if the driver can write them, otherwise events: drivers before 11.7 lack the call, and some installations
+// refuse it.
 status copy_engine::state::choose_completion() {
   auto rc = cu::result_t{cu::error_code::not_supported};
   if (cuda.cuStreamWriteValue32_v2 != nullptr)
@@ -173,7 +176,7 @@ void copy_engine::state::drop_channel(channel& dropped) const {
 }
 
 copy_engine::state::~state() {
-  // Streams and events went with their context; naming them now could hit somebody else's.
+  // Streams and events were destroyed with their context; using them now could hit somebody else's.
   if (auto scope = enter())
     for (unsigned i = 0; i < count; ++i) drop_channel(channels[i]);
 }
@@ -188,7 +191,7 @@ result<std::unique_ptr<copy_engine>> copy_engine::open(const gpu_context& contex
 copy_engine::copy_engine(std::unique_ptr<state> s) : state_(std::move(s)) {}
 
 copy_engine::~copy_engine() {
-  // Leaked in a child on purpose: the driver must not be called, and the words' pages are not there.
+  // Deliberately leaked in a forked child: the driver must not be called, and the words' pages are not mapped.
   if (!is_of_this_process()) (void)state_.release();
 }
 
@@ -209,21 +212,22 @@ failure copy_engine::state::lost() const {
 result<context_use> copy_engine::state::enter() const {
   if (context.is_alive()) {
     auto entered = context_use::enter(context);
-    if (entered) return entered;  // else it went since
+    if (entered) return entered;  // otherwise it was destroyed since
   }
   return lost();
 }
 
-// Under the channel's lock: whether the work queued there may have to wait for an application's stream.
+// Whether work queued in the channel may have to wait for an application's stream. Precondition: the channel's lock is
+// held.
 bool copy_engine::state::is_held_up(channel& asked) const noexcept {
   if (asked.has_behind && has_ended(asked, asked.behind)) asked.has_behind = false;
   return asked.has_behind;
 }
 
-// The thread's own channel, so that its copies stay in one order and their words in one cache; another one rather than wait.
-// A copy behind an application's stream may wait long, even for what this thread does next. So other copies avoid its
-// channel, it avoids channels with pending work of others, and channel 0 takes none of its kind. An engine of several
-// channels therefore always has a free one.
+// Locks the thread's own channel, so that its copies stay in order and their words in one cache; another one rather
+// than wait. A copy behind an application's stream may wait long, even for what this thread does next. So other copies
+// avoid its channel, it avoids channels with pending work of others, and channel 0 takes no such copies. An engine of
+// several channels therefore always has a free one.
 channel& copy_engine::state::lock_one(std::unique_lock<std::mutex>& lock, bool has_after, unsigned turn) {
   const unsigned first = has_after && count > 1 ? 1 : 0;
   const unsigned many = count - first;
@@ -235,12 +239,13 @@ channel& copy_engine::state::lock_one(std::unique_lock<std::mutex>& lock, bool h
     if (has_after ? has_ended(candidate, candidate.last) : !is_held_up(candidate)) return candidate;
   }
   channel& rest = channels[has_after ? first + own : 0];
-  lock = {};  // the last one tried: this may be the same
+  lock = {};  // of the last one tried, which may be the same
   lock = std::unique_lock(rest.mutex);
   return rest;
 }
 
-// The application's current context, which gives null and its like their meaning; ours where it has none.
+// The application's current context, which determines what null and the other default streams mean; our context if
+// there is none.
 result<context_use> copy_engine::state::enter_theirs(gpu_context& other_context) const {
   other_context = context;
   cu::context_t current = nullptr;
@@ -256,7 +261,7 @@ status copy_engine::state::order_behind(channel& own, cu::stream_t after) const 
   const bool is_foreign = other_context.handle != context.handle;
   auto rc = cu::result_t{cu::error_code::invalid_handle};
   if (!is_foreign || !is_default_stream(after)) rc = cuda.cuEventRecord(own.event, after);
-  // An event records streams of its own context only: this stream is another one's.
+  // An event can record only streams of its own context, and this stream belongs to another one.
   cu::event_t borrowed = nullptr;
   if (rc == cu::error_code::invalid_handle && is_foreign) {
     rc = cuda.cuEventCreate(&borrowed, cu::event_flag::disable_timing);
@@ -268,7 +273,7 @@ status copy_engine::state::order_behind(channel& own, cu::stream_t after) const 
   return {};
 }
 
-// In the context, under the channel's lock.
+// Precondition: the context is current and the channel's lock is held.
 result<copy_engine::ticket> copy_engine::state::finish(channel& own) {
   const std::uint32_t value = own.last + 1;
   const auto rc = has_write_value
@@ -279,7 +284,7 @@ result<copy_engine::ticket> copy_engine::state::finish(channel& own) {
   return ticket{static_cast<std::uint32_t>(&own - channels.get()), value};
 }
 
-// Nothing may be in flight when a failed submission returns: the caller then frees or reuses the memory.
+// Nothing may be in flight when a failed submission returns, because the caller then frees or reuses the memory.
 failure copy_engine::state::give_up(channel& own, failure reason) const {
   cuda.cuStreamSynchronize(own.stream);
   return reason;
@@ -330,11 +335,11 @@ result<copy_engine::ticket> copy_engine::submit_fill(std::uint64_t dst, unsigned
 
 // ---- completion -----------------------------------------------------------------------------------------------------
 
-// An event that was recorded again since, behind a younger ticket, only says so later.
+// An event that was recorded again since, for a later ticket, only reports the end later.
 bool copy_engine::state::event_has_ended(const channel& asked, std::uint32_t value) const noexcept {
   auto scope = enter();
   if (!scope || cuda.cuEventQuery(asked.events[value % kEvents]) != cu::error_code::success) return false;
-  const std::atomic_ref word(*asked.word);  // raised, so that the next one to ask needs no call
+  const std::atomic_ref word(*asked.word);  // raised, so that the next caller needs no driver call
   auto now = word.load(std::memory_order_relaxed);
   while (!has_reached(now, value) && !word.compare_exchange_weak(now, value, std::memory_order_acq_rel)) {}
   return true;
@@ -345,7 +350,7 @@ bool copy_engine::state::has_ended(const channel& asked, std::uint32_t value) co
   return !has_write_value && event_has_ended(asked, value);
 }
 
-// EIO if the ticket's word can no longer be expected.
+// EIO if the ticket's word will never be written.
 status copy_engine::state::check_life(const channel& asked, unsigned& idle_answers) const {
   auto scope = enter();
   if (!scope) return scope.error();
@@ -365,7 +370,7 @@ status copy_engine::state::poll(const channel& asked, std::uint32_t value, unsig
   for (unsigned polls = 1;; ++polls) {
     if (has_ended(asked, value)) return {};
     arch::relax();
-    // The simulated GPU's streams are threads that need the CPUs that we poll on.
+    // The simulated GPU's streams are threads that need the CPUs on which we poll.
     if (cuda.is_simulated && polls % kChannelPollsPerYield == 0) sched_yield();
     if (polls % kPollsPerClockReading != 0) continue;
     const std::uint64_t now_ns = monotonic_ns();
@@ -399,7 +404,8 @@ status copy_engine::wait(const ticket& queued, unsigned timeout_ms) {
   return state_->poll(*asked, queued.value, timeout_ms);
 }
 
-// By an event: a wait for the word itself (cuStreamWaitValue32) would be an order that CUDA's scheduler does not know of.
+// Uses an event: a wait for the word itself (cuStreamWaitValue32) would be an order that CUDA's scheduler does not
+// know.
 status copy_engine::make_wait(cu::stream_t stream, const ticket& queued) {
   auto& s = *state_;
   channel* asked = nullptr;

@@ -71,7 +71,7 @@ result<std::unique_ptr<copy_kernel>> copy_kernel::make(const gpu_context& contex
 copy_kernel::~copy_kernel() {
   if (view_.address != nullptr) pin_->unmap(view_, unmapping::by_request);
   pin_.reset();
-  if (!context_.is_alive()) return;  // stream and memory went with it
+  if (!context_.is_alive()) return;  // the stream and the memory went with it
   auto scope = context_use::enter(context_);
   if (!scope) return;
   const auto& cuda = *context_.cuda;
@@ -88,14 +88,15 @@ status copy_kernel::launch(std::uint64_t lease_ns) {
   const std::lock_guard lock(launch_mutex_);
   if (!is_idle()) return failure{EBUSY, "the GPU engine's last kernel has not ended"};
   std::uint32_t next = generation_.load(std::memory_order_relaxed) + 1;
-  if (next == 0) next = 1;  // 0 is what the status lines begin with
+  if (next == 0) next = 1;  // 0 is the initial value of the status lines
   cu::device_ptr control = control_;
   cu::device_ptr status_lines = host_.device_address();
   void* parameters[] = {&control, &status_lines, &next, &lease_ns};
   const auto rc = context_.cuda->cuLaunchKernel(kernel_, shape_.workers, 1, 1, shape_.threads, 1, 1,
                                                 2 * sizeof(engine::descriptor), stream_, parameters, nullptr);
   if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "launching the GPU engine");
-  // is_present() compares with this number, so a kernel that starts right now is not mistaken for the generation before.
+  // is_present() compares with this number, so a kernel that starts right now is not mistaken for the previous
+  // generation.
   generation_.store(next, std::memory_order_release);
   return {};
 }
@@ -116,7 +117,8 @@ bool copy_kernel::is_present(unsigned worker) const noexcept {
 cu::result_t copy_kernel::query() {
   auto scope = context_use::enter(context_);
   if (!scope) return cu::error_code::context_is_destroyed;
-  // Both checks read one generation: after a launch in between, the kernel would seem to have ended without being idle.
+  // Both checks must read one generation: after a launch in between, the kernel would seem to have ended without being
+  // idle.
   const std::lock_guard lock(launch_mutex_);
   const auto rc = context_.cuda->cuStreamQuery(stream_);
   return rc == cu::error_code::success && !is_idle() ? cu::result_t{cu::error_code::launch_failed} : rc;
@@ -134,7 +136,7 @@ void copy_kernel::write_descriptor(unsigned worker, const engine::descriptor& co
 #if defined(__SANITIZE_THREAD__)
   std::atomic_ref(reinterpret_cast<engine::status_line*>(host_.data())[worker].posted)
       .fetch_add(1, std::memory_order_acq_rel);
-  // Vector stores are plain accesses to a race detector.
+  // A race detector sees vector stores as plain accesses.
   std::uint64_t words[sizeof command / 8];
   std::memcpy(words, &command, sizeof command);
   for (std::size_t i = 0; i < std::size(words); ++i)
@@ -147,7 +149,7 @@ void copy_kernel::write_descriptor(unsigned worker, const engine::descriptor& co
 void copy_kernel::publish() noexcept { arch::publish_to_device(view_.type); }
 
 std::uint32_t copy_kernel::send(unsigned worker, const engine::descriptor& command) noexcept {
-  publish();  // everything written before (a list, data that the descriptor speaks of) leaves the CPU first
+  publish();  // everything written before (a list, data that the descriptor refers to) leaves the CPU first
   const std::uint32_t sequence = post(worker, command);
   publish();
   return sequence;
@@ -157,7 +159,7 @@ std::uint32_t copy_kernel::post(unsigned worker, const engine::descriptor& comma
   auto& slot = slots_[worker];
   if (++slot.last_sequence == 0) {
     slot.last_sequence = 1;
-    // Lines of four billion messages ago could carry the numbers that come now.
+    // Lines from four billion messages ago could contain the numbers that come now.
     std::memset(lines(worker), 0, 2 * kLowLatencyBytes);
   }
   const std::uint32_t sequence = slot.last_sequence;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One launch slot of the GPU engine: a resident kernel of n workers, its control block in GPU memory and its status and data
-// lines in pinned host memory. engine_protocol.hpp defines the messages. gpu_engine.hpp has two such kernels that relieve
-// each other, so that the engine stays hot although each kernel leaves when its lease is over.
+// One launch slot of the GPU engine: a resident kernel of n workers, its control block in GPU memory, and its status
+// and data lines in pinned host memory. engine_protocol.hpp defines the messages. gpu_engine.hpp uses two such kernels
+// in turns, so that the engine stays hot although each kernel leaves when its lease is over.
 #pragma once
 
 #include <atomic>
@@ -17,21 +17,21 @@
 
 namespace pl::copy {
 
-// Data bytes that one low-latency message carries at most; its lines take twice that of pinned memory.
+// Maximum data of a low-latency message; its lines take twice as much pinned memory.
 constexpr std::size_t kLowLatencyBytes = 32u << 10;
 
 class copy_kernel {
  public:
   struct shape {
-    unsigned workers = 8;    // 1..engine::kMaxWorkers
-    unsigned threads = 256;  // each, a multiple of 32; more are slower to gather at the barriers (4 KiB: 2.4 us, 512: 2.7)
+    unsigned workers = 8;  // 1..engine::kMaxWorkers
+    // Of each worker, a multiple of 32; more are slower to gather at the barriers (4 KiB: 2.4 us, 512: 2.7).
+    unsigned threads = 256;
   };
 
-  // Loads nothing and launches nothing: `kernel` is gpu_engine in that context's module. A failed make leaves nothing
-  // behind.
+  // Loads and launches nothing: `kernel` is gpu_engine in that context's module. A failed make leaves nothing behind.
   static result<std::unique_ptr<copy_kernel>> make(const gpu_context& context, cu::function_t kernel, backend& maps,
                                                    const shape& wanted);
-  // The kernel must have ended, or the context be gone.
+  // Precondition: the kernel has ended, or the context is gone.
   ~copy_kernel();
   copy_kernel(const copy_kernel&) = delete;
   copy_kernel& operator=(const copy_kernel&) = delete;
@@ -41,39 +41,42 @@ class copy_kernel {
   // Queues a new generation. EBUSY if the last one has not ended.
   status launch(std::uint64_t lease_ns);
   std::uint32_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
-  // No worker of the present generation is left (or none was ever launched).
+  // Whether no worker of the current generation is left (or none was ever launched).
   bool is_idle() const noexcept;
-  // The worker has started in this generation and has not left.
+  // Whether the worker has started in this generation and has not left.
   bool is_present(unsigned worker) const noexcept;
-  // CUDA's answer about the kernel: success (ended, or none was launched), not_ready (runs or waits for room), or what went
-  // wrong; launch_failed also for a kernel that has ended without a word from its workers.
+  // CUDA's answer about the kernel: success (ended, or none was launched), not_ready (running or waiting for room), or
+  // the error. launch_failed also if a kernel has ended without a message from its workers.
   cu::result_t query();
 
-  // ---- One worker; the caller holds its claim --------------------------------------------------------------------------
+  // ---- One worker; the caller has claimed it
+  // ------------------------------------------------------------------------------
   bool try_claim(unsigned worker) noexcept;
   void release(unsigned worker) noexcept;
-  // Gives the worker a descriptor; the pieces' sequence fields are filled in here. Returns the sequence number.
+  // Gives the worker a descriptor, filling in the sequence fields of its quarters. Returns the sequence number.
   std::uint32_t send(unsigned worker, const engine::descriptor& command) noexcept;
   // send() for several workers with two fences in all: publish(), post() for each, publish().
   std::uint32_t post(unsigned worker, const engine::descriptor& command) noexcept;
   void publish() noexcept;
-  // The done word has the number; acquire.
+  // Whether the done word has this number. Acquire.
   bool is_done(unsigned worker, std::uint32_t sequence) const noexcept;
   enum class answer {
-    none,      // nothing yet
-    executed,  // by op_copy and op_list's done word, or because the worker left after it; acquire
-    left,      // the worker left before it looked; the request has been taken back and will never be executed
+    none,      // no answer yet
+    executed,  // as op_copy's and op_list's done word says, or because the worker left after it; acquire
+    left,      // the worker left before it read the request, which has been taken back and will never be executed
   };
-  // What became of the request that was sent last. A low-latency message is answered by its data: for it this says
+  // The outcome of the request that was sent last. A low-latency message is answered by its data: for it this returns
   // `executed` only once the worker has left.
   answer ask(unsigned worker, std::uint32_t sequence) noexcept;
 
-  // Lines (2 * kLowLatencyBytes) that this worker writes low-latency data to; as plain pinned memory also a bounce buffer.
+  // Lines (2 * kLowLatencyBytes) to which this worker writes low-latency data. As plain pinned memory they also serve
+  // as a bounce buffer.
   std::byte* lines(unsigned worker) const noexcept { return host_.data() + lines_at_ + worker * 2 * kLowLatencyBytes; }
   cu::device_ptr lines_device(unsigned worker) const noexcept {
     return host_.device_address() + lines_at_ + worker * 2 * kLowLatencyBytes;
   }
-  // Writes entries of a list into the worker's list memory; unfenced (send() publishes it). At most engine::kListEntries.
+  // Writes entries of a list into the worker's list memory, without a fence (send() publishes it). At most
+  // engine::kListEntries.
   void write_list(unsigned worker, const engine::list_entry* entries, std::size_t count) noexcept;
   cu::device_ptr list_device(unsigned worker) const noexcept {
     return control_ + engine::kListsAt + worker * engine::kListBytes;
@@ -102,7 +105,7 @@ class copy_kernel {
   char* control_cpu_ = nullptr;
   pinned_buffer host_;
   std::vector<worker_slot> slots_;
-  std::mutex launch_mutex_;  // a new generation would execute what is just being taken back
+  std::mutex launch_mutex_;  // without it, a new generation could execute what is just being taken back
   std::atomic<std::uint32_t> generation_{0};
 };
 

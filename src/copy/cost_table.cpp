@@ -60,7 +60,7 @@ result<cost_curve> parse_curve(const std::vector<std::string>& words) {
                    static_cast<other_side>(side),
                    {static_cast<method>(kind), static_cast<std::uint8_t>(width)},
                    {}};
-  // A method for the other direction would make the CPU read device addresses.
+  // With a method for the other direction, the CPU would read device addresses.
   const auto all = candidates(curve.way, curve.side);
   if (std::none_of(all.begin(), all.end(), [&](const choice& one) { return one.kind == curve.option.kind; }))
     return failure{EINVAL,
@@ -68,7 +68,7 @@ result<cost_curve> parse_curve(const std::vector<std::string>& words) {
   for (std::size_t i = 5; i < words.size(); ++i) {
     const auto colon = words[i].find(':');
     cost_point point{};
-    std::uint64_t whole_ns = 0;  // std::from_chars of floating point would drag libm into the libraries
+    std::uint64_t whole_ns = 0;  // std::from_chars for floating point would add libm to the libraries
     if (colon == std::string::npos || !parse_number(words[i].substr(0, colon), point.bytes) ||
         !parse_number(words[i].substr(colon + 1), whole_ns) || whole_ns == 0 || whole_ns > kMaxNs ||
         (!curve.points.empty() && point.bytes <= curve.points.back().bytes))
@@ -114,7 +114,7 @@ double cost_curve::cost_at(std::uint64_t bytes) const {
   auto upper = std::lower_bound(points.begin(), points.end(), bytes,
                                 [](const cost_point& point, std::uint64_t wanted) { return point.bytes < wanted; });
   const bool is_beyond = upper == points.end();
-  if (is_beyond) --upper;  // the last slope goes on
+  if (is_beyond) --upper;  // the last slope continues
   const auto lower = upper - 1;
   const double slope = (upper->ns - lower->ns) / static_cast<double>(upper->bytes - lower->bytes);
   const double ns = lower->ns + slope * (size - static_cast<double>(lower->bytes));
@@ -155,9 +155,9 @@ size_limits limits_of(direction way, const choice& option) {
   constexpr std::uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
   switch (option.kind) {
     case method::cpu_store:
-      // Starting and joining a second thread costs some 0.3 us; one alone is slower than DMA long before 16 MiB. Half of
-      // what the mapping cache keeps: longer copies drive their own mappings out (1 GiB: 12 GB/s, 31 below), and a
-      // calibration ends before it sees that.
+      // Starting and joining a second thread costs about 0.3 us; a single thread is slower than DMA long before 16 MiB.
+      // The upper limit is half of what the mapping cache keeps: longer copies evict their own mappings (1 GiB: 12
+      // GB/s, 31 below the limit), and a calibration is too short to see that.
       return option.width > 1 ? size_limits{20 * kKiB, 256 * kMiB} : size_limits{1, 16 * kMiB};
     case method::cpu_load:
       return {1, 256 * kKiB};
@@ -166,7 +166,8 @@ size_limits limits_of(direction way, const choice& option) {
     case method::engine_low_latency:
       return {1, 32 * kKiB};
     case method::engine_copy:
-      return {option.width > 1 ? 16 * kKiB : 1, std::min<std::uint64_t>(option.width * 4, 16) * kMiB};  // 4 MiB a worker
+      // 4 MiB for each worker.
+      return {option.width > 1 ? 16 * kKiB : 1, std::min<std::uint64_t>(option.width * 4, 16) * kMiB};
     case method::engine_bounce:
       return {option.width > 1 ? 16 * kKiB : 1, kMiB};
     case method::dma_bounce:
@@ -216,7 +217,7 @@ double cost_table::cost(direction way, other_side side, const choice& option, st
 }
 
 choice cost_table::cheapest(direction way, other_side side, executor present, std::uint64_t bytes) const {
-  choice best{method::copy_engine, 1};            // can do everything
+  choice best{method::copy_engine, 1};            // supports everything
   double best_ns = cost(way, side, best, bytes);  // infinite without a curve
   for (const auto& curve : curves_) {
     if (curve.way != way || curve.side != side || !is_available(curve.option.kind, present)) continue;
@@ -229,7 +230,7 @@ choice cost_table::cheapest(direction way, other_side side, executor present, st
 choice cost_table::cheapest_unasked(direction way, executor present, std::uint64_t bytes) const {
   constexpr other_side kHostSides[] = {other_side::pinned, other_side::pageable};
   choice best{method::copy_engine, 0};
-  double best_loss_ns = question_ns_ + 1e-3;  // a loss as large as the question's cost still spares it
+  double best_loss_ns = question_ns_ + 1e-3;  // a loss up to the cost of the question is still worth it
   double least_ns[std::size(kHostSides)];
   for (std::size_t i = 0; i < std::size(kHostSides); ++i)
     least_ns[i] = cautious_cost(way, kHostSides[i], cheapest(way, kHostSides[i], present, bytes), bytes);

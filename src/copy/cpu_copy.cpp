@@ -10,14 +10,15 @@ namespace pl::copy {
 namespace {
 
 constexpr std::uintptr_t kLine = 64;
-constexpr std::size_t kSmallestPart = 8192;  // less does not pay for the claim: 32 KiB by two threads 2.3 us, 40000 B 1.8
-constexpr std::size_t kLargestPart = 64u << 10;  // bounds how long the caller waits for the last helper: some 10 us
+// Smaller parts do not pay for the claim: 32 KiB by two threads 2.3 us, 40000 B 1.8.
+constexpr std::size_t kSmallestPart = 8192;
+constexpr std::size_t kLargestPart = 64u << 10;  // bounds how long the caller waits for the last helper: about 10 us
 constexpr std::size_t kPartsForEachThread = 4;   // so that a late or slow helper leaves its share to the others
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
-// Equal parts on a grid that begins at the line of the first byte. No line belongs to two parts: a line that two threads
-// write in halves would cross the bus twice, and not as one transaction either.
+// Equal parts on a grid of cache lines that begins at the line of the first byte. No line belongs to two parts: a line
+// that two threads write in halves would cross the bus twice, and not as one transaction either.
 class line_grid {
  public:
   line_grid(const void* first, std::size_t bytes, unsigned width)
@@ -31,17 +32,17 @@ class line_grid {
   std::size_t end(std::size_t part) const { return std::min(bytes_, (part + 1) * part_bytes_ - lead_); }
 
  private:
-  std::size_t lead_;  // of the first line, in front of the first byte
+  std::size_t lead_;  // bytes of the first line before the first byte
   std::size_t bytes_;
   std::size_t part_bytes_;
 };
 
-// Threads that this copy can use, the caller included. 1: it goes straight to the routine.
+// Threads that this copy can use, including the caller. 1 means that it calls the routine directly.
 unsigned useful_width(const worker_pool& pool, unsigned width, std::size_t bytes) {
   return bytes <= kSmallestPart ? 1 : std::min(width, pool.helpers() + 1);
 }
 
-// copy(offset, bytes) for the whole or for each part.
+// Calls copy(offset, bytes) for the whole, or for each part.
 template <class Copy>
 void for_each_part(worker_pool& pool, unsigned wanted_width, const void* first, std::size_t bytes, const Copy& copy) {
   const unsigned width = useful_width(pool, wanted_width, bytes);
@@ -50,8 +51,8 @@ void for_each_part(worker_pool& pool, unsigned wanted_width, const void* first, 
   pool.run(width, grid.parts(), [&](std::size_t part) { copy(grid.begin(part), grid.end(part) - grid.begin(part)); });
 }
 
-// The same for stores to a mapping. Each thread fences once, behind its last part: behind each part it would wait for its
-// write-combining buffers to drain, 0.1 us and more a time, before it goes on. run() makes the caller come after all fences.
+// The same for stores to a mapping. Each thread fences once, after its last part: a fence after each part would wait
+// for the write-combining buffers to drain, 0.1 us and more each time. run() orders the caller after all fences.
 template <class Store>
 void store_each_part(worker_pool& pool, unsigned wanted_width, arch::mapping_type type, const void* first, std::size_t bytes,
                      const Store& store) {
@@ -87,7 +88,8 @@ void read_parallel(worker_pool& pool, unsigned width, arch::mapping_type type, v
   for_each_part(pool, width, device, bytes, [=](std::size_t offset, std::size_t count) {
     arch::copy_from(type, static_cast<char*>(host) + offset, static_cast<const char*>(device) + offset, count);
   });
-  // The caller knows that the helpers are done from a load, which its own later streaming loads could pass.
+  // The caller learns from a load that the helpers are done, and its own later streaming loads could overtake that
+  // load.
   arch::order_after_reads(type);
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies through a CPU mapping of GPU memory, and plain ones, by several CPU threads: one thread is bound by its
-// write-combining or line-fill buffers, not by the bus.
+// Copies through a CPU mapping of GPU memory, and plain copies, by several CPU threads: a single thread is limited by
+// its write-combining or line-fill buffers, not by the bus.
 //
-// Any alignment and size; the two ranges must not overlap. `width` threads, the caller included; the promises are those of
-// the routines of copy_dispatch.hpp for the calling thread, whichever thread moved which part. Called from any thread.
+// Any alignment and size; the two ranges must not overlap. `width` counts threads, including the caller. The guarantees
+// for the calling thread are those of the routines in copy_dispatch.hpp, whichever thread copied which part.
+// Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@
 
 namespace pl::copy {
 
-// As arch::copy_to: what the caller stores afterwards comes after the data.
+// As arch::copy_to: later stores of the caller come after the data.
 void write_parallel(worker_pool& pool, unsigned width, arch::mapping_type type, void* device, const void* host,
                     std::size_t bytes);
 
@@ -22,7 +23,7 @@ void write_parallel(worker_pool& pool, unsigned width, arch::mapping_type type, 
 void read_parallel(worker_pool& pool, unsigned width, arch::mapping_type type, void* host, const void* device,
                    std::size_t bytes);
 
-// As arch::fill_to: the pattern is laid over the device addresses.
+// As arch::fill_to: the pattern is aligned to device addresses.
 void fill_parallel(worker_pool& pool, unsigned width, arch::mapping_type type, void* device, std::uint64_t pattern8,
                    std::size_t bytes);
 

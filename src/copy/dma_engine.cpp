@@ -11,21 +11,22 @@
 namespace pl::copy {
 namespace {
 
-// A process that stood still for long itself asks once more before it gives a copy up.
+// If this process itself stood still for long, it checks once more before it gives up a copy.
 constexpr std::uint64_t kLastChanceNs = 100'000'000;
 
-// Some 340 000 blocks of a list are given away before the caller has to wait for the first ones.
+// About 340 000 blocks of a list can be queued before the caller has to wait for the first ones.
 constexpr std::uint64_t kBulkMemoryBytes = std::uint64_t{8} << 20;
 
-// A helper shares its engine with short copies, which so wait no longer than this.
+// A helper shares its engine with short copies, which wait for at most this long.
 constexpr std::uint32_t kHelperTimesliceUs = 50;
 
-// Operations may overlap, since nothing is queued before its sources are complete. A completion word that the engine's
-// semaphore writes overtakes bytes now and then: for the host one copy in two hundred, some 16 us (docs/results/dma).
+// Operations may overlap, since nothing is queued before its sources are complete. A completion word written by the
+// engine's semaphore occasionally overtakes data: for one copy to the host in two hundred, by about 16 us
+// (docs/results/dma).
 constexpr auto kOrder = dma::ordering::none_settled;
 
-// To another GPU a settled word is not enough: on two H200 it was seen in host memory before the copy's last bytes were
-// there.
+// For another GPU a settled word is not enough: on two H200 it was seen in host memory before the copy's last bytes had
+// arrived.
 dma::ordering order_of(bool writes_to_peer) noexcept { return writes_to_peer ? dma::ordering::none_flushed : kOrder; }
 
 unsigned index_of(direction way, dma_engine::queue_kind kind) {
@@ -58,7 +59,7 @@ result<std::unique_ptr<dma_engine>> dma_engine::open(const gpu_context& context)
   if (!source) return source.error();
   std::unique_ptr<dma_engine> made(new dma_engine(context, *std::move(source)));
   if (auto tried = made->channel_for(direction::to_host, queue_kind::quick); !tried)
-    return tried.error();  // whether channels work here at all
+    return tried.error();  // tells whether channels work on this machine at all
   made->has_helpers_ =
       env_read("PEERLANE_DMA_BULK_ENGINES").integer >= 2 && made->source_.helper_engine_of(true).has_value();
   return made;
@@ -79,7 +80,7 @@ result<std::shared_ptr<dma::channel>> dma_engine::channel_for(direction way, que
   dma::channel_options options;
   options.engine = source_.engine_of(way == direction::to_host, kind == queue_kind::bulk);
   if (kind == queue_kind::helper) options.engine = *source_.helper_engine_of(way == direction::to_host);
-  // The memory was bound before: the engine is known.
+  // The memory was bound before, so the engine is known.
   if (kind == queue_kind::peer) options.engine = source_.addresses->peer_engine().value_or(options.engine);
   if (kind == queue_kind::helper) options.timeslice_us = kHelperTimesliceUs;
   if (kind != queue_kind::quick) options.memory_bytes = kBulkMemoryBytes;
@@ -104,7 +105,7 @@ result<channel_memory::piece> dma_engine::find(bool is_host, const sides& ends, 
   }
   const cu::pointer_info* const known = is_source && ends.source != nullptr ? ends.source : ends.device;
   cu::pointer_info found_info = *known;
-  if (found_info.object.size_bytes != 0 && !found_info.object.contains({pointer, 1})) {  // behind the first memory object
+  if (found_info.object.size_bytes != 0 && !found_info.object.contains({pointer, 1})) {  // beyond the first memory object
     auto asked = cu::inspect_pointer(*context_.cuda, pointer);
     if (!asked) return not_for_channels(asked.error());
     found_info = *asked;
@@ -131,7 +132,7 @@ result<std::uint64_t> dma_engine::prepare(const host_memory& host, std::uint64_t
 
 // ---- One copy
 
-// Gives work to the direction's channel; to a new one if another copy's fault has ended that.
+// Passes work to the direction's channel, or to a new one if the fault of another copy has ended that channel.
 template <class Give>
 result<std::pair<std::shared_ptr<dma::channel>, dma::sequence>> dma_engine::submit(direction way, queue_kind kind,
                                                                                    Give give) {
@@ -204,7 +205,7 @@ status dma_engine::read(const transfer& transfer, const cu::pointer_info& device
       slot.buffer = *std::move(made);
     }
     status done = read_through(*slot.buffer, transfer, device);
-    // A channel that another copy's fault had ended is opened anew: all is written again.
+    // If the fault of another copy had ended the channel, it is opened again and everything is written again.
     if (done.code() == EIO) done = read_through(*slot.buffer, transfer, device);
     return done.code() == ENOMEM || done.code() == EFAULT ? not_for_channels(done.error()) : done;
   }
@@ -276,7 +277,7 @@ result<int> dma_engine::operation::make_descriptor() {
     owner_->take_back(*std::move(lent));
     return joined.error();
   }
-  // Behind the copy, which so costs those nothing that do not sleep.
+  // Queued after the copy, so that it costs nothing unless somebody sleeps.
   if (auto asked = queue_->interrupt(); !asked) {
     owner_->take_back(*std::move(lent));
     return asked.error();
@@ -287,11 +288,11 @@ result<int> dma_engine::operation::make_descriptor() {
 
 result<bool> dma_engine::operation::test() {
   if (event_ != nullptr) event_->clear();
-  const unsigned tests_between_looks = event_ != nullptr ? 1 : 256;  // who sleeps tests rarely
+  const unsigned tests_between_looks = event_ != nullptr ? 1 : 256;  // a sleeping caller tests rarely
   if (behind_.armed != nullptr) {
     if (!is_done() && !owner_->order_.has_failed(behind_)) return false;
   } else if (!is_done() && (++tests_ % tests_between_looks != 0 || !has_failed())) {
-    // Who only tests must not wait for ever for a doorbell that the engine has missed.
+    // A caller that only tests must not wait for ever for a doorbell that the engine has missed.
     if (tests_ % tests_between_looks != 0) return false;
     queue_->ring();
     if (helper_ != nullptr) helper_->ring();
@@ -308,7 +309,7 @@ status dma_engine::operation::wait() { return wait_for(patience_ns(size_bytes_))
 
 status dma_engine::operation::wait_for(std::uint64_t timeout_ns) {
   if (queue_ == nullptr) return {};
-  // The helper first: what waits for it in the queue does not end if it has failed.
+  // The helper comes first: if it has failed, what waits for it in the queue never ends.
   status outcome = helper_ != nullptr ? helper_->wait(helper_number_, timeout_ns) : status();
   if (outcome)
     outcome = behind_.armed != nullptr ? owner_->order_.wait(behind_, timeout_ns) : queue_->wait(number_, timeout_ns);
@@ -427,14 +428,14 @@ void dma_engine::take_back(std::unique_ptr<dma::completion_event> event) noexcep
 
 // ---- Lists
 
-// Binds the window around `pointer`, as far as its allocation goes.
+// Binds the window around `pointer`, up to the end of its allocation.
 status dma_engine::list::bind(unsigned side, const sides& given, std::uint64_t pointer, std::uint64_t size_bytes) {
   const bool is_host = way_ == (side == 0 ? direction::to_host : direction::to_device);
   sides ends = given;
   host_memory piece;
   if (is_host && given.host->is_in_pieces) {
     std::uint64_t begin = 0;
-    if (auto known = owner_.memory_.find_bound_host(pointer, begin)) {  // a long list comes to many pieces of a pool
+    if (auto known = owner_.memory_.find_bound_host(pointer, begin)) {  // a long list reaches many pieces of a pool
       const binding made{{begin, known->size_bytes}, known->address};
       begun_.more_.push_back(*std::move(known));
       remember(side, pointer, made);
@@ -456,7 +457,7 @@ status dma_engine::list::bind(unsigned side, const sides& given, std::uint64_t p
       begun_.more_.push_back(*std::move(found));
     }
   }
-  if (!made.pointers.contains({pointer, 1})) {  // it lies in several memory objects, or in no allocation that is known
+  if (!made.pointers.contains({pointer, 1})) {  // it lies in several memory objects, or in no known allocation
     auto found = owner_.find(is_host, ends, side == 1, pointer, size_bytes);
     if (!found) return found.error();
     made = {{pointer, found->size_bytes}, found->address};
@@ -499,7 +500,7 @@ status dma_engine::list::add(std::uint64_t destination, std::uint64_t source, st
       if (blocks_.size() > stream_order::kMaxBlocks)
         return failure{ENOTSUP, format("a list of more than %zu pieces that waits for a stream", stream_order::kMaxBlocks)};
     } else {
-      // Before a block and not behind it: the last part ends the list, so it should not be empty.
+      // Before a block rather than after it: the last part ends the list, so it should not be empty.
       if (commands_.words() >= most_words_)
         if (auto given = flush(false); !given) return given;
       commands_.add(target->first, origin->first, static_cast<std::uint32_t>(bytes));
@@ -521,12 +522,13 @@ status dma_engine::list::add(const transfer& transfer, const sides& ends) {
   return {};
 }
 
-// Every other part of a bulk list, while others follow. False: there is no helper, or it has failed; nothing was given.
+// Gives every other part of a bulk list to the helper while more follow. Returns false, having given nothing, if there
+// is no helper or it has failed.
 bool dma_engine::list::give_to_helper() {
   if (kind_ != queue_kind::bulk || !owner_.has_helpers_.load(std::memory_order_relaxed) || parts_ % 2 == 0) return false;
   if (begun_.helper_ == nullptr) {
     auto opened = owner_.channel_for(way_, queue_kind::helper);
-    if (!opened) {  // a driver that knows no time slices; not to be asked again for each list
+    if (!opened) {  // the driver has no time slices; not asked again for each list
       owner_.has_helpers_.store(false, std::memory_order_relaxed);
       return false;
     }
@@ -548,10 +550,11 @@ bool dma_engine::list::give_to_helper() {
   return true;
 }
 
-// Gives what was gathered to the channel. The last part's word is written behind all that the channel has moved.
+// Passes what has been collected to the channel. The last part's word is written after everything that the channel has
+// moved.
 status dma_engine::list::flush(bool is_last) {
   most_words_ = std::min(most_words_ * kPartGrowth, kMaxWords);
-  const dma::list_writer unended = commands_;  // another channel gives it another end
+  const dma::list_writer unended = commands_;  // another channel needs another end
   const bool may_write_to_peer = kind_ == queue_kind::peer;
   const auto order = is_last ? order_of(may_write_to_peer) : dma::ordering::none;
   const auto give = [&](dma::channel& channel) {
@@ -572,7 +575,7 @@ status dma_engine::list::flush(bool is_last) {
     begun_.index_ = index_of(way_, kind_);
     begun_.number_ = queued->second;
   } else {
-    auto number = give(*begun_.queue_);  // the same channel, which the parts before are in
+    auto number = give(*begun_.queue_);  // the same channel as the earlier parts
     if (!number) return number.error();
     begun_.number_ = *number;
   }
@@ -588,7 +591,7 @@ result<dma_engine::operation> dma_engine::list::submit() {
   }
   if (!commands_.is_empty()) {
     if (auto given = flush(true); !given) return given.error();
-  } else if (begun_.queue_ != nullptr) {  // its last part went without an end
+  } else if (begun_.queue_ != nullptr) {  // its last part was queued without an end
     auto number = begun_.queue_->flush();
     if (!number) return number.error();
     begun_.number_ = *number;

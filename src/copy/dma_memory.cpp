@@ -13,12 +13,12 @@
 namespace pl::copy {
 namespace {
 
-// Host memory is bound window by window: pinning takes 40 ms a GiB, and a transfer needs what it moves.
+// Host memory is bound in windows: pinning takes 40 ms a GiB, and a transfer needs only what it moves.
 constexpr std::uint64_t kHostWindowBytes = std::uint64_t{1} << 30;
 
-// The CPU stores short writes itself, through windows of BAR1 as large as its own granule.
+// The CPU stores short writes itself, through windows of BAR1 as large as BAR1's own granule.
 constexpr std::uint64_t kMappedWindowBytes = std::uint64_t{2} << 20;
-constexpr std::size_t kMaxMappedWindows = 16;  // of one memory: BAR1 has 256 MiB on some GPUs
+constexpr std::size_t kMaxMappedWindows = 16;  // for one memory: some GPUs have a BAR1 of 256 MiB
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -137,7 +137,7 @@ std::byte* dma_memory::find_mapping(std::uint64_t pointer, std::uint64_t size_by
   return static_cast<std::byte*>(found->second.address) + (offset - first);
 }
 
-// The same object in the other GPU's address space, where that GPU reaches it.
+// The same object in the other GPU's address space, if that GPU reaches it.
 result<dma_memory::extent> dma_memory::find_on_peer(const std::shared_ptr<gpu_queues>& gpu, const bound_piece& piece) {
   const std::lock_guard hold(mutex_);
   auto found = on_peers_.find({gpu.get(), &piece});

@@ -3,10 +3,11 @@
 //
 //   host, own         pinned and bound for a GPU when a transfer first needs it there
 //   device, own       bound when it is registered; for another GPU when a transfer first needs it there
-//   device, imported  another process's, by descriptor; the same
-//   host, foreign     another process's: its owner's channels move it, or the CPU through the kernel (process_vm_readv)
+//   device, imported  of another process, by descriptor; bound in the same way
+//   host, foreign     of another process: its owner's channels move it, or the CPU through the kernel (process_vm_readv)
 //
-// Shared by the transfers that use it: what is deregistered meanwhile ends with the last of them. Thread-safe.
+// Shared by the transfers that use it: memory that is deregistered meanwhile is released with the last of them.
+// Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,7 @@
 
 namespace pl::copy {
 
-// A piece of GPU memory in one driver object, as messages between processes name it: addresses of its owner.
+// A piece of GPU memory in one driver object, as messages between processes name it: by its owner's addresses.
 struct shared_piece {
   std::uint64_t begin = 0, size_bytes = 0;
 };
@@ -37,7 +38,7 @@ class dma_memory {
   enum class kind : std::uint8_t { host, device, foreign_host, out_of_reach };
 
   static std::shared_ptr<dma_memory> make_host(std::uint64_t address, std::uint64_t size_bytes);
-  // EINVAL: not GPU memory of this process; ENOTSUP: no channels there.
+  // EINVAL: not GPU memory of this process. ENOTSUP: no channels there.
   static result<std::shared_ptr<dma_memory>> make_device(gpu_table& gpus, std::uint64_t address, std::uint64_t size_bytes);
   // `regions` has one for each piece.
   static result<std::shared_ptr<dma_memory>> import(gpu_table& gpus, const std::vector<shared_piece>& pieces,
@@ -47,7 +48,7 @@ class dma_memory {
 
   kind type() const noexcept { return type_; }
   std::uint64_t id() const noexcept { return id_; }  // in the process that owns it
-  // NIXL: the agent that it was loaded of, by the name of its socket, which no other agent ever has; empty: this one.
+  // NIXL: the agent from which it was loaded, by the name of its socket, which is unique for ever; empty: this agent.
   const std::string& owner() const noexcept { return owner_; }
   void set_owner(const std::string& socket) { owner_ = socket; }
   bool contains(std::uint64_t pointer, std::uint64_t size_bytes) const noexcept {
@@ -55,17 +56,18 @@ class dma_memory {
   }
   const std::shared_ptr<gpu_queues>& gpu() const noexcept { return gpu_; }  // of device memory
 
-  // Bytes [begin, begin + size_bytes) of the owner's addresses, at `address` of the channels.
+  // The owner's bytes [begin, begin + size_bytes), at `address` for the channels.
   struct extent {
     std::uint64_t begin = 0, size_bytes = 0, address = 0;
   };
-  // The extent around `pointer`. ENOTSUP: not reachable from this GPU; EFAULT: host memory that cannot be pinned.
+  // The extent around `pointer`. ENOTSUP: not reachable from this GPU. EFAULT: host memory that cannot be pinned.
   result<extent> find(const std::shared_ptr<gpu_queues>& gpu, std::uint64_t pointer);
 
-  // GPU memory mapped for the CPU's stores, until the memory ends; null: BAR1 has no room for it, or it lies in two windows.
+  // GPU memory mapped for stores by the CPU, valid as long as the memory. Null if BAR1 has no room for it, or if it
+  // lies in two windows.
   std::byte* find_mapping(std::uint64_t pointer, std::uint64_t size_bytes);
 
-  // For another process. Device memory of our own only.
+  // For another process. Only for device memory of our own.
   result<std::vector<dma::shared_region>> share() const;
   std::vector<shared_piece> pieces() const;
 
@@ -84,7 +86,7 @@ class dma_memory {
   const kind type_;
   const std::uint64_t address_, size_bytes_;
   std::uint64_t id_;
-  std::string owner_;  // set before others know the memory
+  std::string owner_;  // set before other threads know the memory
   std::shared_ptr<gpu_queues> gpu_;
   std::vector<bound_piece> device_;  // in address order
 

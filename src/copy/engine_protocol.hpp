@@ -5,9 +5,9 @@
 //     descriptor (GPU memory, through the mapping) -->  polls its own one
 //     status line, data lines (pinned host memory) <--  hello, done, left; low-latency data
 //
-// A worker takes descriptors in the order of their sequence numbers, which begin at 1 and skip 0 when they wrap. It says
-// hello when it has started and left when it will look at no further descriptor; a descriptor that is written after the
-// worker's last look is therefore not executed in this generation, which `left` tells the CPU.
+// A worker takes descriptors in the order of their sequence numbers, which begin at 1 and skip 0 when they wrap. It
+// writes `hello` when it has started, and `left` when it will read no further descriptor. A descriptor written after
+// the worker's last read is therefore not executed in this generation, which `left` tells the CPU.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ enum operation : std::uint32_t {
   op_copy = 1,         // rows from src to dst, system fence, done word
   op_low_latency = 2,  // one row from src as data lines to dst: no fence, no done word
   op_list = 3,         // `rows` list entries at src, system fence, done word
-  op_leave = 4,        // end now
+  op_leave = 4,        // leave now
 };
 
-// Sixteen bytes are read in one access, and each sixteen carry the sequence number: a poll needs no second look.
+// Sixteen bytes are read in one access, and each sixteen carry the sequence number, so a poll needs no second read.
 struct alignas(16) quarter {
   std::uint64_t low;
   std::uint32_t word;
@@ -48,20 +48,21 @@ struct alignas(16) data_line {
   std::uint32_t data0, flag0, data1, flag1;
 };
 
-// One for each worker, in pinned host memory, written by the worker alone.
+// One for each worker, in pinned host memory, written only by that worker.
 struct alignas(64) status_line {
   std::uint32_t done;   // sequence of the last finished op_copy or op_list
   std::uint32_t hello;  // generation that has started
-  std::uint32_t left;   // generation that will look at no descriptor any more
-  std::uint32_t last;   // last sequence it took, written before `left`
-  // Written by the CPU before a descriptor, under a race detector alone: that takes the mapping and the device address of
-  // the descriptor for two memories, and so sees no order between what the CPU did before and what the worker does then.
+  std::uint32_t left;   // generation that will read no more descriptors
+  std::uint32_t last;   // last sequence that it took; written before `left`
+  // Written by the CPU before a descriptor, only under a race detector. The detector takes the mapping and the device
+  // address of the descriptor for two memories, and would see no order between what the CPU did before and what the
+  // worker does after.
   std::uint32_t posted;
   std::uint32_t pad[11];
 };
 static_assert(sizeof(status_line) == 64);
 
-// In GPU memory: where the next generation of this worker goes on.
+// In GPU memory: where the next generation of this worker continues.
 struct alignas(64) worker_state {
   std::uint32_t last_sequence;
   std::uint32_t pad[15];

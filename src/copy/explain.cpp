@@ -29,7 +29,7 @@ std::vector<crossover> crossovers(const cost_table& costs, direction way, other_
   std::uint64_t last = 0;
   for (std::size_t cell = cost_table::cell_of(1); cell < cost_table::kCells; ++cell) {
     const std::uint64_t least = cost_table::smallest_of(cell);
-    if (least == last) continue;  // the cell before has no size in it
+    if (least == last) continue;  // no size lies in the previous cell
     last = least;
     const choice option = costs.pick(way, side, present, least);
     if (!out.empty() && out.back().option == option) continue;
@@ -59,7 +59,7 @@ std::vector<alternative> alternatives(const cost_table& costs, direction way, ot
                                       std::uint64_t bytes) {
   const choice taken = costs.pick(way, side, present, bytes);
   auto ways = candidates(way, side);
-  // A table may have widths that are no candidates of today, as the built-in one does.
+  // A table, such as the built-in one, may have widths that are no candidates today.
   for (const auto& curve : costs.curves())
     if (curve.way == way && curve.side == side && std::find(ways.begin(), ways.end(), curve.option) == ways.end())
       ways.push_back(curve.option);
@@ -79,7 +79,7 @@ std::vector<alternative> alternatives(const cost_table& costs, direction way, ot
     } else if (one.expected_ns >= taken_ns) {
       one.reason = format("%.2f x slower", one.expected_ns / taken_ns);
     } else {
-      // Decisions are made in the middle of steps of a quarter octave.
+      // Decisions are made for the middle of steps of a quarter octave.
       one.reason = format("%.2f x faster here, but not in the middle of this step of sizes", taken_ns / one.expected_ns);
     }
     out.push_back(std::move(one));

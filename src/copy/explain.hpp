@@ -9,7 +9,7 @@
 
 namespace pl::copy {
 
-// Sizes of at most `up_to_bytes` (and above the entry before) use this method. The last entry has UINT64_MAX.
+// Sizes up to `up_to_bytes` (and above the previous entry) use this method. The last entry has UINT64_MAX.
 struct crossover {
   std::uint64_t up_to_bytes = UINT64_MAX;
   choice option;
@@ -18,14 +18,14 @@ std::vector<crossover> crossovers(const cost_table& costs, direction way, other_
 // "below 2 KiB: cpu_load; up to 32 KiB: engine_low_latency; above: copy_engine"
 std::string to_text(const std::vector<crossover>& list);
 
-// One method and why it is chosen or not.
+// One method, and why it is chosen or not.
 struct alternative {
   choice option;
-  double expected_ns = 0;  // infinite: it has no curve, or cannot do this size
+  double expected_ns = 0;  // infinite: it has no curve, or does not support this size
   std::string reason;      // "taken", "1.24 x slower", "no DMA channel", "only up to 32 KiB", ...
   bool is_taken = false;
 };
-// Everything that exists for the case, cheapest first; what cannot be done comes last.
+// Every method for the case, cheapest first; unavailable ones come last.
 std::vector<alternative> alternatives(const cost_table& costs, direction way, other_side side, executor present,
                                       std::uint64_t bytes);
 
@@ -33,7 +33,7 @@ std::vector<alternative> alternatives(const cost_table& costs, direction way, ot
 // (cost_table::pick_unasked); empty if the method is the same.
 std::string unasked_remark(const cost_table& costs, direction way, other_side side, executor present, std::uint64_t bytes);
 
-// All of this as text of several lines; `origin` says where the costs come from.
+// All of this as a text of several lines; `origin` says where the costs come from.
 std::string explain(const cost_table& costs, const std::string& origin, direction way, other_side side, executor present,
                     std::uint64_t bytes);
 

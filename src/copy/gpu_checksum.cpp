@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::uint64_t kLifeCheckNs = 1'000'000;
 
-// Table i: what a byte does to the checksum that i more bytes follow.
+// Table i: the effect of a byte on the checksum when i more bytes follow.
 constexpr std::array<std::uint32_t, checksum::kTableWords> kTables = [] {
   std::array<std::uint32_t, checksum::kTableWords> out{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -56,14 +56,14 @@ struct gpu_checksum::state {
   cu::device_ptr tables = 0;
   pinned_buffer control;
   std::mutex mutex;
-  std::uint32_t last = 0;     // job
+  std::uint32_t last = 0;     // number of the last job
   bool is_under_way = false;  // and not given up
 };
 
 gpu_checksum::state::~state() {
   if (!is_ours()) return;
   auto scope = context_use::enter(context);
-  if (!scope) return;  // all went with the context
+  if (!scope) return;  // everything was destroyed with the context
   if (stream != nullptr) {
     cuda.cuStreamSynchronize(stream);
     cuda.cuStreamDestroy_v2(stream);
@@ -95,11 +95,11 @@ status gpu_checksum::state::make() {
   return {};
 }
 
-// Under the lock, for job `last`.
+// Launches job `last`. Precondition: the lock is held.
 status gpu_checksum::state::launch(cu::device_ptr src, std::uint64_t bytes, cu::stream_t after, bool has_after) {
   auto rc = cu::result_t{cu::error_code::success};
   if (has_after) {
-    // In the caller's context, which gives null its meaning.
+    // In the caller's context, which determines the meaning of null.
     rc = cuda.cuEventRecord(event, after);
     if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "ordering a checksum after the application's stream");
   }
@@ -194,7 +194,7 @@ void gpu_checksum::job::give_up() noexcept {
       continue;
     }
     arch::relax();
-    // A context that is gone, or in which a kernel faulted, runs nothing.
+    // A destroyed context, or one in which a kernel faulted, runs nothing.
     if (monotonic_ns() - looked_ns < kLifeCheckNs) continue;
     looked_ns = monotonic_ns();
     auto scope = s.context.is_alive() ? context_use::enter(s.context) : result<context_use>(failure{EIO, ""});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CRC-32C of GPU memory by a short kernel, while the same memory is copied. A kernel reads a value at hundreds of GB/s; CPU
-// cores that read what has just come over PCIe reached 40 GB/s together, less than the link brings (H100, eight threads).
+// CRC-32C of GPU memory by a short kernel, while the same memory is copied. A kernel reads a value at hundreds of GB/s.
+// CPU cores that read what has just arrived over PCIe reached 40 GB/s together, less than the link delivers (H100,
+// eight threads).
 #pragma once
 
 #include <cstddef>
@@ -13,13 +14,13 @@
 
 namespace pl::copy {
 
-// One for a context. Thread-safe; one job at a time.
+// One for each context. Thread-safe; one job at a time.
 class gpu_checksum {
  public:
   static constexpr std::size_t kAlignment = 16, kMaxBytes = 256u << 20;
 
-  // A checksum under way. Its memory must not be freed before test() has answered, give_up() has returned, or the job is
-  // gone.
+  // A checksum in progress. Its memory must not be freed before test() has returned a value, give_up() has returned, or
+  // the job is destroyed.
   class job {
    public:
     job() = default;
@@ -27,10 +28,10 @@ class gpu_checksum {
     job& operator=(job&& other) noexcept;
     ~job() { give_up(); }
     bool is_there() const noexcept { return owner_ != nullptr; }
-    // The checksum, as arch::crc32c gives it, once it is there; the job is then over. Never blocks.
+    // The checksum as arch::crc32c computes it, once it is available; the job is then over. Never blocks.
     std::optional<std::uint32_t> test();
-    // The memory is not read any more when this returns. A kernel that has not begun, because others fill the GPU, never
-    // reads it; one that has begun is waited for, some 0.2 ms at most.
+    // When this returns, the memory is not read any more. A kernel that has not begun, because others occupy the GPU,
+    // never reads it; one that has begun is waited for, for about 0.2 ms at most.
     void give_up() noexcept;
 
    private:
@@ -40,16 +41,16 @@ class gpu_checksum {
     std::uint64_t bytes_ = 0;
   };
 
-  // ENOTSUP: no kernels in this build, or no words written by streams.
+  // ENOTSUP: this build has no kernels, or streams cannot write words.
   static result<std::unique_ptr<gpu_checksum>> open(const gpu_context& context);
   // Waits for the kernel.
   ~gpu_checksum();
   gpu_checksum(const gpu_checksum&) = delete;
   gpu_checksum& operator=(const gpu_checksum&) = delete;
 
-  // Of [src, src + bytes) as it is when the stream `after` has done what it was given so far (has_after), or now.
-  // EINVAL: not a multiple of kAlignment, 0 bytes or more than kMaxBytes. EBUSY: another job is under way, or a given-up
-  // one's kernel has still to pass. Else the driver's failure; nothing is under way then.
+  // Checksum of [src, src + bytes) at the time when the stream `after` has finished its work so far (has_after), or
+  // now. EINVAL: not a multiple of kAlignment, 0 bytes, or more than kMaxBytes. EBUSY: another job is in progress, or
+  // the kernel of a given-up one has not run yet. Otherwise the driver's failure; nothing is in progress then.
   result<job> begin(cu::device_ptr src, std::size_t bytes, cu::stream_t after, bool has_after);
 
  private:

@@ -16,7 +16,7 @@ struct primary_contexts {
   std::map<int, cu::context_t> by_ordinal;
 };
 
-// Of this process: a forked child cannot use its parent's.
+// Of this process, because a forked child cannot use its parent's.
 primary_contexts& primaries() {
   static auto* const instance = new primary_contexts;
   return *instance;
@@ -26,11 +26,12 @@ result<cu::context_t> primary_context(const cu::driver_table& cuda, int device_o
   auto& all = primaries();
   const std::lock_guard lock(all.mutex);
   if (const auto known = all.by_ordinal.find(device_ordinal); known != all.by_ordinal.end()) {
-    // After cudaDeviceReset it is a dead one, until it is retained anew.
+    // After cudaDeviceReset the context is dead until it is retained again.
     unsigned long long id = 0;
     if (cuda.cuCtxGetId == nullptr || cuda.cuCtxGetId(known->second, &id) == cu::error_code::success) return known->second;
   }
-  const cu::relaxed_capture capture(cuda);  // making the context would end a capture that the application has under way
+  // Creating the context would break a capture that the application has in progress.
+  const cu::relaxed_capture capture(cuda);
   cu::device_t device = 0;
   cu::context_t primary = nullptr;
   auto rc = cuda.cuDeviceGet(&device, device_ordinal);

@@ -28,7 +28,7 @@ live_counter g_leases{"engine.leases"};
 live_counter g_holds{"engine.holds", live_kind::level};
 
 constexpr std::uint64_t kHealthEveryNs = 1'000'000;
-constexpr unsigned kSpinsBetweenLooks = 64;  // of a waiting loop, before it asks the clock
+constexpr unsigned kSpinsBetweenLooks = 64;  // in a waiting loop, before it reads the clock
 
 void count(std::atomic<std::uint64_t>& counter) noexcept { counter.fetch_add(1, std::memory_order_relaxed); }
 
@@ -41,8 +41,8 @@ gpu_engine::gpu_engine(const gpu_context& context, const options& wanted)
       options_(wanted),
       epoch_(claim_process_epoch()),
       lease_ticks_(us_to_ticks(wanted.lease_us)),
-      // A descriptor takes about a microsecond to be seen; a thread may lose the CPU in between, which is what `left` is
-      // for.
+      // A descriptor takes about a microsecond to be seen. A thread may lose the CPU in between; `left` covers that
+      // case.
       margin_ticks_(us_to_ticks(std::min(10u, wanted.lease_us / 4))) {}
 
 result<std::unique_ptr<gpu_engine>> gpu_engine::open(const gpu_context& context, backend& maps, const options& wanted) {
@@ -70,7 +70,7 @@ result<std::unique_ptr<gpu_engine>> gpu_engine::open(const gpu_context& context,
 
 gpu_engine::~gpu_engine() {
   if (!belongs_here()) {
-    // A forked child: streams, pinned memory and the keeper are the parent's.
+    // In a forked child, streams, pinned memory and the keeper are the parent's.
     for (auto& one : kernels_) (void)one.kernel.release();
     (void)keeper_.release();
     return;
@@ -103,7 +103,7 @@ bool gpu_engine::is_usable(leased_kernel& worker, std::uint64_t now) noexcept {
   if (generation == 0 || !worker.kernel->is_present(0)) return false;
   if (worker.greeted.load(std::memory_order_relaxed) != generation) {
     worker.greeted.store(generation, std::memory_order_relaxed);
-    // A kernel that waited for room has its lease still before it.
+    // A kernel that waited for room still has its whole lease.
     const std::uint64_t launched = worker.launched_ticks.load(std::memory_order_relaxed);
     if (now - launched > lease_ticks_ / 2) worker.until_ticks.store(now + lease_ticks_ / 2, std::memory_order_relaxed);
   }
@@ -116,7 +116,7 @@ gpu_engine::leased_kernel* gpu_engine::usable_kernel(std::uint64_t now) noexcept
   auto& second = kernels_[1 - current];
   const bool first_usable = is_usable(first, now);
   if (is_usable(second, now)) {
-    // The younger lease is used: the other one can end meanwhile.
+    // The later lease is used, because the other kernel can end meanwhile.
     const auto ahead = static_cast<std::int64_t>(second.until_ticks.load(std::memory_order_relaxed) -
                                                  first.until_ticks.load(std::memory_order_relaxed));
     if (!first_usable || ahead > 0) {
@@ -137,7 +137,7 @@ status gpu_engine::start() {
   if (!belongs_here())
     return failure{EACCES, "the GPU engine belongs to the parent process: open another one in this child"};
   const std::unique_lock lock(start_mutex_, std::try_to_lock);
-  if (!lock) return {};  // another thread is at it
+  if (!lock) return {};  // another thread is doing it
   if (!context_.is_alive())
     return failure{EIO, "the CUDA context was destroyed: the GPU engine in it is gone, the next copy opens another"};
   const std::uint64_t now = ticks();
@@ -149,7 +149,7 @@ status gpu_engine::start() {
     }
     const bool has_started = one.kernel->is_present(0);
     const auto left = static_cast<std::int64_t>(one.until_ticks.load(std::memory_order_relaxed) - now);
-    // One kernel that waits for room is enough, and one with most of its lease before it.
+    // One kernel that waits for room is enough, and so is one with most of its lease left.
     const std::uint32_t generation = one.kernel->generation();
     if (!has_started && left <= 0 && one.greeted.load(std::memory_order_relaxed) != generation && one.missed != generation) {
       one.missed = generation;
@@ -206,11 +206,11 @@ bool gpu_engine::try_claim(claim& out) noexcept {
   const std::uint64_t now = ticks();
   auto* const one = usable_kernel(now);
   if (one == nullptr) return count(counters_.not_hot), false;
-  // In the last third of the lease the next kernel is launched; it takes about 6 us to start. A keeper thread does so first,
-  // because the launch costs its caller some 10 us.
+  // The next kernel is launched in the last third of the lease; it takes about 6 us to start. A keeper thread launches
+  // earlier, because the launch costs its caller about 10 us.
   const std::uint64_t last_part = keeper_->holds.load(std::memory_order_relaxed) != 0 ? lease_ticks_ / 8 : lease_ticks_ / 3;
   if (one->until_ticks.load(std::memory_order_relaxed) - now < last_part) start_quietly();
-  // Threads begin at places of their own, so that they do not all meet at worker 0.
+  // Threads start at different workers, so that they do not all meet at worker 0.
   const unsigned workers = one->kernel->workers();
   for (unsigned i = 0; i < workers; ++i) {
     const unsigned worker = (thread_index() + i) % workers;
@@ -223,7 +223,7 @@ template <class More>
 result<gpu_engine::fate> gpu_engine::wait_for(const claim& claimed, std::uint32_t sequence, More&& more) {
   std::uint64_t since_ns = 0;
   std::uint64_t looked_ns = 0;
-  // No pause instruction: it would cost the first microseconds up to 40 ns of what is waited for.
+  // No pause instruction: it would delay the first microseconds of the wait by up to 40 ns.
   for (unsigned spin = 1; !more(); ++spin) {
     if (spin % kSpinsBetweenLooks != 0) continue;
     const auto answer = claimed.kernel->ask(claimed.worker, sequence);
@@ -287,11 +287,11 @@ result<gpu_engine::request> gpu_engine::begin_copy(const transfer& transfer, uns
   for (unsigned worker = 0; worker < first.kernel->workers() && have < wanted; ++worker)
     if (first.kernel->is_present(worker) && first.kernel->try_claim(worker)) mine[have++] = worker;
 
-  // Parts begin on 128-byte lines of the destination's row, so that no two workers write to one.
+  // Parts begin on 128-byte lines of the destination's row, so that no two workers write to the same line.
   std::size_t share = (unit + have - 1) / have;
   if (!by_rows) share = (share + 127) / 128 * 128;
   if (share * (by_rows ? transfer.row_bytes : 1) > kMaxEngineBytes) {
-    // Too few workers are free for a copy that one kernel should still end near its lease.
+    // Too few workers are free to finish the copy near the end of the kernel's lease.
     for (unsigned i = 0; i < have; ++i) first.kernel->release(mine[i]);
     count(counters_.all_busy);
     return made;
@@ -357,7 +357,7 @@ result<gpu_engine::fate> gpu_engine::gather(std::span<const engine::list_entry> 
   const auto got = wait_for(claimed, sequence, [&] {
     if (!claimed.kernel->is_done(claimed.worker, sequence)) return false;
     take(context, claimed.kernel->lines(claimed.worker));
-    // Plain data in the lines could look like the flags of messages to come.
+    // Plain data in the lines could look like the flags of later messages.
     std::memset(claimed.kernel->lines(claimed.worker), 0, total_bytes);
     return true;
   });
@@ -452,7 +452,7 @@ result<gpu_engine::hold> gpu_engine::keep_hot() {
 
 void gpu_engine::keep() noexcept {
   pthread_setname_np(pthread_self(), "pl-engine");
-  prctl(PR_SET_TIMERSLACK, 1UL);  // 50 us by default, a quarter of a lease
+  prctl(PR_SET_TIMERSLACK, 1UL);  // the default is 50 us, a quarter of a lease
   std::unique_lock lock(keeper_->mutex);
   while (!keeper_->must_stop) {
     if (keeper_->holds == 0) {

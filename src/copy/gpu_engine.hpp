@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU engine: a resident kernel that executes the CPU's copy requests without a launch or a driver call for each.
+// The GPU engine: a resident kernel that executes the CPU's copy requests without a launch or driver call for each.
 //
-// It runs for a lease (200 us by default) and ends by itself. A caller that uses it near the end of a lease launches the
-// next kernel, so the engine stays hot while it is used and ends one lease after its last use. While the GPU has no room for
-// it, or it has just left, calls return `not_taken` and the caller uses another method: nothing here waits for a kernel to
-// start. engine_protocol.hpp says why an unanswered request can always be taken back.
+// It runs for a lease (200 us by default) and ends by itself. A caller that uses it near the end of a lease launches
+// the next kernel, so the engine stays hot while it is used and ends one lease after its last use. While the GPU has no
+// room for it, or it has just left, calls return `not_taken` and the caller uses another method: nothing here waits for
+// a kernel to start. engine_protocol.hpp explains why an unanswered request can always be taken back.
 //
-// One object serves one CUDA context. All methods are thread-safe unless they say otherwise; in a forked child they answer
-// EACCES or not_taken.
+// One object serves one CUDA context. All methods are thread-safe unless they say otherwise; in a forked child they
+// answer EACCES or not_taken.
 #pragma once
 
 #include <array>
@@ -25,8 +25,8 @@
 
 namespace pl::copy {
 
-// Most that one worker copies in one go: bounds how long beyond its lease a kernel can stay (0.1 ms to the host, 0.2 from
-// it).
+// Maximum that one worker copies at a time: bounds how long a kernel can stay beyond its lease (0.1 ms to the host, 0.2
+// from it).
 constexpr std::size_t kMaxEngineBytes = 4u << 20;
 
 class gpu_engine {
@@ -34,29 +34,29 @@ class gpu_engine {
   struct options {
     copy_kernel::shape shape;
     unsigned lease_us = 200;  // 20 .. 1 000 000
-    // A started request that is not answered for so long is ETIMEDOUT. 0: 10 s; a minute on the simulated GPU, whose blocks
-    // are threads that wait for busy CPUs.
+    // A started request without an answer fails with ETIMEDOUT after this time. 0: 10 s; a minute on the simulated GPU,
+    // whose blocks are threads that wait for busy CPUs.
     unsigned patience_ms = 0;
   };
   enum class fate { pending, done, not_taken };
 
-  // Workers at work on one request. Movable; must be waited for (or tested to its end) before it goes: the destructor waits.
+  // Workers in action on one request. Movable. Must be waited for, or tested until its end; the destructor waits.
   class request {
    public:
     request() = default;
     request(request&& other) noexcept;
     request& operator=(request&& other) noexcept;
     ~request();
-    // No worker has it: the engine is not hot, or all are busy.
+    // Whether no worker has it, because the engine is not hot or all workers are busy.
     bool is_refused() const noexcept { return pending_ == 0 && refused_; }
 
    private:
     friend class gpu_engine;
     gpu_engine* engine_ = nullptr;
     copy_kernel* kernel_ = nullptr;
-    std::uint64_t pending_ = 0;  // bit per worker
+    std::uint64_t pending_ = 0;  // a bit for each worker
     std::uint64_t stuck_since_ns_ = 0;
-    bool refused_ = false;  // a worker left before it looked
+    bool refused_ = false;  // a worker left before it read the request
     std::array<std::uint32_t, engine::kMaxWorkers> sequences_{};
   };
 
@@ -70,38 +70,42 @@ class gpu_engine {
   const gpu_context& context() const noexcept { return context_; }
   unsigned workers() const noexcept { return options_.shape.workers; }
 
-  // Some worker would take a request now. Cheap.
+  // Whether some worker would take a request now. Cheap.
   bool is_hot() noexcept;
-  // Launches a kernel unless one runs or is on its way; does not wait for it. EIO if the driver refuses (context gone).
+  // Launches a kernel unless one is running or launched; does not wait for it. EIO if the driver refuses (context
+  // gone).
   status start();
   // start(), and waits up to `timeout_us` for the first worker. ETIMEDOUT: the device is full.
   status start_and_wait(unsigned timeout_us);
 
-  // The first bytes of a message as the calling CPU reaches them: it loads those itself while the worker is on its way.
+  // The first bytes of a message as the calling CPU reaches them: it loads those itself while the worker's data is on
+  // its way.
   struct head {
     arch::mapping_type type = arch::mapping_type::none;
     const void* data = nullptr;
-    std::size_t bytes = 0;  // less than the message's; 1 KiB is what one round trip of the bus brings
+    std::size_t bytes = 0;  // less than the message; one round trip of the bus brings 1 KiB
   };
-  // Device -> host by data lines; returns with the data in dst, which may be any memory. At most kLowLatencyBytes, one row.
+  // Device to host by data lines; returns with the data in dst, which may be any memory. At most kLowLatencyBytes, one
+  // row.
   result<fate> read_low_latency(void* dst, std::uint64_t src, std::size_t bytes) {
     return read_low_latency(dst, src, bytes, head());
   }
   result<fate> read_low_latency(void* dst, std::uint64_t src, std::size_t bytes, const head& by_cpu);
-  // Up to `workers` workers copy parts of it; addresses are the GPU's (pinned host memory by its device address). For done
-  // or not_taken the request has ended; not_taken may have written parts of the destination.
+  // Up to `workers` workers copy parts of it; addresses are the GPU's (pinned host memory by its device address). With
+  // `done` or `not_taken` the request has ended; with `not_taken`, parts of the destination may be written.
   result<request> begin_copy(const transfer& transfer, unsigned workers);
-  // Pieces, by one worker. The sum of bytes should be small; at most engine::kListEntries pieces.
+  // Several pieces, copied by one worker. The total should be small; at most engine::kListEntries pieces.
   result<request> begin_list(std::span<const engine::list_entry> pieces);
-  // Device -> pinned memory of the worker's own, then handed to `take(data)`: gathers up to 2 * kLowLatencyBytes in all; dst
-  // of the pieces is the offset there.
+  // Device to the worker's own pinned memory, which is then passed to `take(data)`. Gathers up to 2 * kLowLatencyBytes
+  // in all; dst of the pieces is the offset in that memory.
   result<fate> gather(std::span<const engine::list_entry> pieces, std::size_t total_bytes,
                       void (*take)(void*, const std::byte*), void* context);
   result<fate> test(request& operation);
   result<fate> wait(request& operation);
 
-  // While a hold lives, a thread renews the lease before it ends: the engine stays hot without being used. Costs some 2 % of
-  // one CPU core and the GPU time that docs/results/envelope states. What waits for the GPU still waits one lease at most.
+  // While a hold exists, a thread renews the lease before it ends, so the engine stays hot without being used. This
+  // costs about 2 % of one CPU core and the GPU time that docs/results/envelope states. Whatever waits for the GPU
+  // still waits for one lease at most.
   class hold {
    public:
     explicit hold(gpu_engine* engine) noexcept : engine_(engine) {}
@@ -116,11 +120,11 @@ class gpu_engine {
 
   struct statistics {
     std::uint64_t launches = 0;
-    std::uint64_t low_latency = 0, copies = 0, lists = 0;  // requests that were done
-    std::uint64_t not_hot = 0;                             // refused at once: no worker there
-    std::uint64_t all_busy = 0;                            // refused at once: other threads have all workers
-    std::uint64_t left = 0;                                // a worker left just before it looked
-    std::uint64_t never_started = 0;                       // leases that passed with the kernel waiting for room
+    std::uint64_t low_latency = 0, copies = 0, lists = 0;  // requests that were executed
+    std::uint64_t not_hot = 0;                             // refused at once: no worker was running
+    std::uint64_t all_busy = 0;                            // refused at once: other threads used all workers
+    std::uint64_t left = 0;                                // a worker left just before it read the request
+    std::uint64_t never_started = 0;                       // leases that expired while the kernel waited for room
   };
   statistics counts() const noexcept;
 
@@ -128,9 +132,9 @@ class gpu_engine {
   struct leased_kernel {  // a kernel and what the CPU knows of its lease
     std::unique_ptr<copy_kernel> kernel;
     std::atomic<std::uint64_t> launched_ticks{0};
-    std::atomic<std::uint64_t> until_ticks{0};  // requests after this may come too late
-    std::atomic<std::uint32_t> greeted{0};      // generation whose hello was seen
-    std::uint32_t missed = 0;                   // generation that had not started when its lease would have been over
+    std::atomic<std::uint64_t> until_ticks{0};  // later requests may arrive too late
+    std::atomic<std::uint32_t> greeted{0};      // generation whose hello has been seen
+    std::uint32_t missed = 0;                   // generation that had not started by the end of its lease
   };
   struct claim {
     copy_kernel* kernel = nullptr;
@@ -144,10 +148,10 @@ class gpu_engine {
   void start_quietly() noexcept;
   bool try_claim(claim& out) noexcept;
   fate poll(request& operation) noexcept;
-  // Waits for a request to one worker. `more()` fetches what has come and says whether that is all of it.
+  // Waits for a request to one worker. `more()` fetches what has arrived and returns whether that is everything.
   template <class More>
   result<fate> wait_for(const claim& claimed, std::uint32_t sequence, More&& more);
-  // EIO/ETIMEDOUT if the kernel that should answer cannot any more. Called about every millisecond of waiting.
+  // EIO or ETIMEDOUT if the kernel can no longer answer. Called about every millisecond of a wait.
   status check_health(copy_kernel& kernel, std::uint64_t waiting_since_ns) const;
   void abandon(request& operation) noexcept;
   void keep() noexcept;
@@ -162,7 +166,8 @@ class gpu_engine {
   std::atomic<unsigned> current_{0};
   std::mutex start_mutex_;
 
-  // Apart, for a forked child to leave behind: destroying a condition variable waits for its waiters, who are not there.
+  // Separate, so that a forked child can leave it behind: destroying a condition variable waits for its waiters, which
+  // do not exist there.
   struct keeper {
     std::mutex mutex;
     std::condition_variable changed;

@@ -11,7 +11,7 @@
 namespace pl::copy {
 namespace {
 
-constexpr std::uint64_t kListMemoryBytes = std::uint64_t{8} << 20;  // 340 000 blocks under way
+constexpr std::uint64_t kListMemoryBytes = std::uint64_t{8} << 20;  // 340 000 blocks in flight
 constexpr std::size_t kShortBlocks = 64;
 constexpr std::uint64_t kShortBytes = std::uint64_t{256} << 10;
 
@@ -40,7 +40,7 @@ result<std::shared_ptr<dma::channel>> gpu_queues::channel_for(path way, bool is_
   if (slot != nullptr) return slot;
   dma::channel_options options;
   options.engine = source_.engine_of(way == path::to_host, !is_short_one);
-  // The memory was bound before: the engine is known.
+  // The memory was bound before, so the engine is known.
   if (is_peer) options.engine = source_.addresses->peer_engine().value_or(options.engine);
   if (!is_short_one || is_peer) options.memory_bytes = kListMemoryBytes;
   auto opened = dma::channel::open(source_.addresses, options);
@@ -61,7 +61,7 @@ result<gpu_queues::ticket> gpu_queues::submit_one(path way, bool is_short_one, G
 }
 
 result<gpu_queues::ticket> gpu_queues::submit(path way, std::span<const dma::block> blocks) {
-  // Without the flush bytes arrive behind their completion word, for the host too (docs/results/dma).
+  // Without the flush, data arrives after its completion word, for the host too (docs/results/dma).
   return submit_one(way, is_short(blocks),
                     [&](dma::channel& channel) { return channel.copy_blocks(blocks, dma::ordering::none_flushed); });
 }
@@ -73,7 +73,7 @@ result<gpu_queues::ticket> gpu_queues::submit_settled(path way, std::span<const 
 
 result<gpu_queues::ticket> gpu_queues::copy(path way, std::uint64_t destination, std::uint64_t source,
                                             std::uint64_t size_bytes) {
-  // A settled word comes before bytes that another GPU gets (docs/design/0009).
+  // A settled word arrives before data that another GPU gets (docs/design/0009).
   const auto order = way == path::to_peer ? dma::ordering::none_flushed : dma::ordering::none_settled;
   return submit_one(way, size_bytes <= kShortBytes,
                     [&](dma::channel& channel) { return channel.copy(destination, source, size_bytes, order); });

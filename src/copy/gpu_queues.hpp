@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The DMA channels of one GPU for memory that several processes reach (dma_memory.hpp): two in each direction, for short
-// requests and for long lists, and one for what comes from other GPUs or goes
-// there. No CUDA is needed. Thread-safe.
+// The DMA channels of one GPU for memory that several processes reach (dma_memory.hpp): two in each direction, for
+// short requests and for long lists, and one for transfers from or to other GPUs. Needs no CUDA. Thread-safe.
 #pragma once
 
 #include <array>
@@ -19,7 +18,8 @@ namespace pl::copy {
 
 class gpu_queues {
  public:
-  // to_device: also on the device. from_peer, to_peer: between the device and another GPU's memory that is bound here.
+  // to_device: also within the device. from_peer, to_peer: between the device and another GPU's memory that is bound
+  // here.
   enum class path : std::uint8_t { to_host, to_device, from_peer, to_peer };
 
   static result<std::shared_ptr<gpu_queues>> open(std::shared_ptr<rm_space> space, const rm::gpu& gpu);
@@ -28,16 +28,17 @@ class gpu_queues {
     std::shared_ptr<dma::channel> channel;
     dma::sequence number = 0;
   };
-  // Blocks that do not overlap; complete when the ticket's number is done.
+  // Submits blocks that do not overlap; they are complete when the ticket's number is done.
   result<ticket> submit(path way, std::span<const dma::block> blocks);
-  // The same to memory of this GPU alone, where a flush is not needed.
+  // The same for memory of this GPU alone, where no flush is needed.
   result<ticket> submit_settled(path way, std::span<const dma::block> blocks);
-  // One block of any size, which a short request does not pay a flush for.
+  // One block of any size, for which a short request does not need a flush.
   result<ticket> copy(path way, std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes);
   result<std::shared_ptr<dma::channel>> channel_for(path way, bool is_short);
-  // Stops a channel that has failed or does not answer: then it touches no memory any more. The next submit opens another.
+  // Stops a channel that has failed or does not answer, so that it touches no memory any more. The next submit opens
+  // another.
   void drop(const std::shared_ptr<dma::channel>& broken) noexcept;
-  // The same for a channel that others may still wait for, which is not stopped.
+  // The same for a channel that others may still wait for: it is not stopped.
   void forget(const std::shared_ptr<dma::channel>& broken) noexcept;
 
   const rm::pci_address& pci() const noexcept { return pci_; }
@@ -59,7 +60,7 @@ class gpu_queues {
 class gpu_table {
  public:
   result<std::shared_ptr<gpu_queues>> find(const rm::pci_address& pci);
-  // A GPU as CUDA numbers it in this process.
+  // The GPU with this number in CUDA's numbering for this process.
   result<std::shared_ptr<gpu_queues>> find(const cu::driver_table& cuda, int device_ordinal);
   result<std::shared_ptr<rm_space>> space();
 

@@ -19,13 +19,13 @@
 
 namespace pl::copy {
 
-// Pinned memory that data passes through on its way to pageable memory, in a few pieces that copies borrow.
+// Pinned memory for data on its way to pageable memory, in a few pieces that copies borrow.
 class staging_area {
  public:
   static constexpr std::size_t kPieceBytes = 1u << 20;
   static constexpr unsigned kPieces = 4;
 
-  // A piece of it; empty if all are lent.
+  // A piece of it; empty if all are lent out.
   class loan {
    public:
     loan() = default;
@@ -35,7 +35,7 @@ class staging_area {
       if (area_ != nullptr) area_->lent_[index_].store(false, std::memory_order_release);
     }
     explicit operator bool() const { return area_ != nullptr; }
-    // Never to be lent again: a worker that did not answer may still write there.
+    // Never to be lent out again, because a worker that did not answer may still write there.
     void forfeit() noexcept { area_ = nullptr; }
     std::byte* data() const { return area_->memory_.data() + index_ * kPieceBytes; }
     cu::device_ptr device_address() const { return area_->memory_.device_address() + index_ * kPieceBytes; }
@@ -48,7 +48,7 @@ class staging_area {
 
   status open(const gpu_context& context);  // once
   loan borrow() noexcept;
-  // What the driver says of the whole.
+  // The driver's information about the whole.
   const host_memory& host() const noexcept { return host_; }
 
  private:
@@ -66,21 +66,22 @@ struct gpu_state {
   result<copy_engine*> dma();
   result<bounce_ring*> ring();
   result<staging_area*> staging();
-  // Opens the DMA channels' engine (some 6 ms). A refusal is remembered as the copy kernel's is.
+  // Opens the DMA channels' engine (about 6 ms). A refusal is remembered, as for the copy kernel.
   result<dma_engine*> channels();
   dma_engine* open_channels() const noexcept { return channels_open_.load(std::memory_order_acquire); }
-  // Of the open channels; EAGAIN: there are none.
+  // Through open channels only; EAGAIN if there are none.
   result<channel_ring*> channel_rings();
   bool are_channels_refused() const noexcept { return is_before(channels_refused_until_ns_); }
   result<gpu_checksum*> checksum();  // a refusal is remembered
-  // Opens it (some 5 ms). A refusal is remembered: for good if it lies in the set-up, for kEngineRetryMs if it may pass.
+  // Opens it (about 5 ms). A refusal is remembered: permanently if it is due to the installation, for kEngineRetryMs if
+  // it may pass.
   result<gpu_engine*> engine(backend& maps, const gpu_engine::options& wanted);
   gpu_engine* open_engine() const noexcept { return engine_open_.load(std::memory_order_acquire); }
   bool is_engine_refused() const noexcept { return is_before(engine_refused_until_ns_); }
   void refuse_engine(const failure& reason);
   static constexpr unsigned kEngineRetryMs = 1000;
 
-  // Of the GPU engine's starting (planner.cpp): when it was wanted last, and how often before it was opened.
+  // For starting the GPU engine (planner.cpp): when it was last wanted, and how often before it was opened.
   std::atomic<std::uint64_t> wanted_ticks{0};
   std::atomic<unsigned> wanted_count{0};
 

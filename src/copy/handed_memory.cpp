@@ -19,11 +19,11 @@
 namespace pl::copy {
 namespace {
 
-// The file that lists what the memory lies in.
+// The file that lists the objects of the memory.
 struct listed_piece {
   std::int32_t fd = -1;
   std::uint32_t domain = 0, bus = 0, device = 0;
-  std::uint64_t begin = 0, size_bytes = 0;  // of the owner's addresses
+  std::uint64_t begin = 0, size_bytes = 0;  // in the owner's addresses
   std::uint64_t offset = 0;                 // in the driver's object
 };
 struct listed_memory {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU memory of this process that peers of the node import: descriptors of the driver's objects, and a sealed file that
-// lists them. A peer learns the file, takes it and the descriptors (pidfd_getfd), and binds the objects for its own
-// channels.
+// GPU memory of this process for import by peers on the node: descriptors of the driver's objects, and a sealed file
+// that lists them. A peer learns the file, takes it and the descriptors (pidfd_getfd), and binds the objects for its
+// own channels.
 //
-// The kernel lets a process take another's descriptors where it also lets it read its memory (one user; with Yama, one
-// launcher, os/launcher_siblings.hpp; or CAP_SYS_PTRACE). Descriptors stay open as long as the object lives: what has a
-// file's number is what the file lists.
+// The kernel lets a process take another's descriptors if it may also read its memory (same user; with Yama, same
+// launcher, os/launcher_siblings.hpp; or CAP_SYS_PTRACE). Descriptors stay open as long as the object lives, so a
+// descriptor number in the file always names what the file says.
 //
-// Threads: each object by one thread at a time. Errors: errno values; EPERM has a sentence that says what to do.
+// Each object is used by one thread at a time. Errors are errno values; EPERM comes with advice.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct handed_place {
 
 class handed_memory {
  public:
-  // ENOTSUP: it lies in too many objects, or no descriptors can be had; EINVAL: not GPU memory of this process.
+  // ENOTSUP: it lies in too many objects, or there are no descriptors. EINVAL: not GPU memory of this process.
   static result<handed_memory> make(rm_space& space, const cu::driver_table& cuda, address_range range);
   handed_place place() const noexcept { return place_; }
 
@@ -39,12 +39,12 @@ class handed_memory {
   handed_place place_;
 };
 
-// A piece of it at a peer: `begin` is the owner's address.
+// A piece of it at a peer; `begin` is the owner's address.
 struct taken_piece {
   std::uint64_t begin = 0;
   dma::shared_region region;
 };
-// Of process `pid`. They stay whatever the owner does.
+// Takes the pieces from process `pid`. They stay valid whatever the owner does.
 result<std::vector<taken_piece>> fetch_handed_memory(std::int32_t pid, const handed_place& place);
 
 }  // namespace pl::copy

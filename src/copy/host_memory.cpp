@@ -19,7 +19,7 @@ struct passing_pinnings {
   std::vector<address_range> pages;
 };
 passing_pinnings& passing() noexcept {
-  static auto& only = *new passing_pinnings;  // copies may be under way while static objects end
+  static auto& only = *new passing_pinnings;  // copies may be in progress while static objects are destroyed
   return only;
 }
 
@@ -43,7 +43,7 @@ host_memory ask_driver(const cu::driver_table& cuda, const void* pointer, std::s
     const auto inside = context_use::enter(*context);
     return inside ? ask_driver(cuda, pointer, bytes, nullptr) : host_memory{};
   }
-  // CUDA reports the range in the GPU's addresses where those differ from the CPU's.
+  // CUDA reports the range in the GPU's addresses if those differ from the CPU's.
   const address_range known{begin, size};
   const bool is_in_cpu_addresses = known.contains({address, bytes});
   if (!known.contains({device, bytes}) && !is_in_cpu_addresses) return {};
@@ -78,14 +78,14 @@ bool passing_pinning::overlaps(address_range range) noexcept {
 
 host_memory inspect_host(const cu::driver_table& cuda, const void* pointer, std::size_t bytes,
                          const gpu_context* context) noexcept {
-  constexpr int kMaxAttempts = 100;  // then it counts as pageable, which is always right
+  constexpr int kMaxAttempts = 100;  // then it counts as pageable, which is always correct
   auto& others = passing();
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     const std::uint64_t before = others.ended.load();
     const host_memory known = ask_driver(cuda, pointer, bytes, context);
     if (!known.is_pinned || (others.active.load() == 0 && others.ended.load() == before)) return known;
     if (passing_pinning::overlaps({reinterpret_cast<std::uint64_t>(pointer), bytes})) return {};
-    if (others.ended.load() == before) return known;  // one that ended meanwhile may have been what the driver saw
+    if (others.ended.load() == before) return known;  // one that ended meanwhile may be what the driver saw
   }
   return {};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether CUDA knows a piece of host memory as pinned.
+// Whether CUDA knows a range of host memory as pinned.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,17 @@ namespace pl::copy {
 struct host_memory {
   bool is_pinned = false;         // all of it lies in one pinned allocation or registration
   cu::device_ptr device_ptr = 0;  // the GPU's address of its first byte, if pinned
-  // Of the allocation or registration, in the CPU's addresses; empty: the driver tells them in the GPU's only.
+  // The allocation or registration in the CPU's addresses; empty if the driver reports only the GPU's.
   address_range allocation;
-  unsigned long long buffer_id = 0;  // of it, unique in the process; 0: the driver does not tell
-  // `allocation` is a range of several registrations (a host pool's): the rest describes the first, ask for the others.
+  unsigned long long buffer_id = 0;  // of the allocation, unique in the process; 0: the driver does not report it
+  // `allocation` is a range of several registrations (a host pool's): the other fields describe the first; ask again
+  // for the others.
   bool is_in_pieces = false;
 };
 
-// Pages that are pinned for the time of one copy. Until it ends, inspect_host() takes them for pageable: the copies of other
-// threads cannot count on a pinning that ends without them. Name the pages before they are pinned, and end it after they are
-// unpinned.
+// Pages that are pinned for the duration of one copy. Meanwhile inspect_host() reports them as pageable, because the
+// copies of other threads cannot rely on a pinning that may end. Create it before the pages are pinned, and destroy it
+// after they are unpinned.
 class [[nodiscard]] passing_pinning {
  public:
   explicit passing_pinning(address_range pages);
@@ -36,9 +37,9 @@ class [[nodiscard]] passing_pinning {
   address_range pages_;
 };
 
-// One driver call, about 0.1 us. Memory that CUDA does not know, and managed memory (which may move), counts as pageable.
-// Never fails. On a thread without a current context the driver knows pinned memory but not the GPU's address of it: it is
-// asked again inside `context` then, if that is given.
+// One driver call, about 0.1 us. Memory that CUDA does not know counts as pageable, and so does managed memory, which
+// may move. Never fails. On a thread without a current context the driver does not return the GPU's address of pinned
+// memory: if `context` is given, it is asked again in that context.
 host_memory inspect_host(const cu::driver_table& cuda, const void* pointer, std::size_t bytes,
                          const gpu_context* context = nullptr) noexcept;
 

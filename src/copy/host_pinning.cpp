@@ -31,12 +31,12 @@ all_pages& all() {
   return only;
 }
 
-// The lock is held.
+// Precondition: the lock is held.
 result<pinned_pages*> pin_pages(const gpu_context& context, address_range range) {
   auto scope = context_use::enter(context);
   if (!scope) return scope.error();
   auto& list = all().list;
-  list.push_back({context, range});  // before the driver's call: afterwards nothing may fail
+  list.push_back({context, range});  // before the driver's call: nothing may fail after it
   constexpr unsigned kFlags = cu::host_register_flag::portable | cu::host_register_flag::device_map;
   const auto rc = context.cuda->cuMemHostRegister_v2(host_pointer(range.begin), range.size_bytes, kFlags);
   if (rc == cu::error_code::success) return &list.back();
@@ -47,7 +47,7 @@ result<pinned_pages*> pin_pages(const gpu_context& context, address_range range)
                         format("registering %zu bytes of host memory", static_cast<std::size_t>(range.size_bytes)));
 }
 
-// The lock is held. Fails when the context is gone, and the pinning with it.
+// Fails if the context is gone, and the pinning with it. Precondition: the lock is held.
 void unpin_pages(const pinned_pages& ended) noexcept {
   if (auto scope = context_use::enter(ended.context))
     ended.context.cuda->cuMemHostUnregister(host_pointer(ended.range.begin));
@@ -56,7 +56,7 @@ void unpin_pages(const pinned_pages& ended) noexcept {
 }  // namespace
 
 result<host_pinning> host_pinning::make(const gpu_context& context, void* pointer, std::size_t bytes) {
-  constexpr int kMaxWaits = 2000;  // of a millisecond: a copy of any size has ended by then
+  constexpr int kMaxWaits = 2000;  // milliseconds, enough for a copy of any size to end
   auto made = try_make(context, pointer, bytes);
   for (int i = 0; i < kMaxWaits && made.code() == EBUSY && passing_pinning::overlaps({address_of(pointer), bytes}); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -72,7 +72,7 @@ result<host_pinning> host_pinning::try_make(const gpu_context& context, void* po
   const std::lock_guard lock(all().mutex);
   out.memory_ = inspect_host(*context.cuda, pointer, bytes);
   if (out.memory_.is_pinned) {
-    auto& list = all().list;  // the newest first: one of a context that is gone may be left at the same addresses
+    auto& list = all().list;  // the latest first: one of a destroyed context may remain at the same addresses
     const auto found = std::find_if(list.rbegin(), list.rend(), [&](const pinned_pages& one) {
       return one.range.contains(*range) && one.context.is_alive();
     });

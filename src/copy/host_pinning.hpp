@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory that Peerlane pinned for registrations. CUDA pins memory once, so a second registration of the same memory, by
-// this copier or another one of the process, shares the first one's pinning, which ends with the last of them.
+// Host memory that Peerlane has pinned for registrations. CUDA pins memory only once, so a second registration of the
+// same memory, by this copier or another one in the process, shares the pinning, which ends with the last registration.
 //
-// Thread-safe. One lock for all: CUDA's own calls for it take tens of microseconds and exclude each other anyway.
+// Thread-safe. A single lock suffices: CUDA's own calls for it take tens of microseconds and exclude each other anyway.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace pl::copy {
 
 class host_pinning {
  public:
-  // Pins the pages of [pointer, pointer + bytes), or shares the pinning that they have already; nothing to end if it is the
-  // application's. EBUSY: part of them is pinned, and not all.
+  // Pins the pages of [pointer, pointer + bytes), or shares an existing pinning; if that is the application's, it is
+  // left alone later. EBUSY: part of them is pinned, but not all.
   static result<host_pinning> make(const gpu_context& context, void* pointer, std::size_t bytes);
 
   host_pinning() = default;
@@ -25,7 +25,7 @@ class host_pinning {
   ~host_pinning() { end(); }
   void end() noexcept;
 
-  const host_memory& memory() const noexcept { return memory_; }  // as the driver described it when it was made
+  const host_memory& memory() const noexcept { return memory_; }  // the driver's description when it was made
 
  private:
   static result<host_pinning> try_make(const gpu_context& context, void* pointer, std::size_t bytes);

@@ -26,9 +26,9 @@ namespace pl::copy {
 namespace {
 
 constexpr std::uint64_t kPageBytes = std::uint64_t{2} << 20;  // huge pages
-// Pages are made in steps, so that a pool that closes does not wait for a piece of 256 MiB to be zeroed.
+// Pages are allocated in steps, so that closing a pool does not wait for a piece of 256 MiB to be zeroed.
 constexpr std::uint64_t kStepBytes = std::uint64_t{16} << 20;
-// Left to the machine: pinning stops before the kernel must kill something.
+// Left free for the machine: pinning stops before the kernel has to kill processes.
 constexpr std::uint64_t kReserveBytes = std::uint64_t{256} << 20;
 
 using unsigned_ll = unsigned long long;
@@ -39,7 +39,7 @@ std::uint64_t number_in(const std::string& path) {
   return file >> value ? value : UINT64_MAX;  // "max", or no such file
 }
 
-// Of the control group, by version 2's files: limit minus use of this group and of those above it.
+// For control groups of version 2: limit minus use, of this group and its ancestors.
 std::uint64_t left_in_group() {
   std::ifstream file("/proc/self/cgroup");
   std::uint64_t left = UINT64_MAX;
@@ -55,7 +55,7 @@ std::uint64_t left_in_group() {
   return left;
 }
 
-// Without writing: the application may be at work in these pages.
+// Without writing, because the application may be using these pages.
 status make_pages(std::byte* begin, std::uint64_t size_bytes) {
 #ifndef MADV_POPULATE_WRITE
   constexpr int MADV_POPULATE_WRITE = 23;
@@ -75,7 +75,7 @@ std::chrono::steady_clock::time_point end_of(std::int64_t timeout_ms) {
       std::chrono::nanoseconds(static_cast<std::int64_t>(deadline_after_ms(timeout_ms))));
 }
 
-// A preference: a full node must not end the process.
+// Only a preference: a full node must not end the process.
 bool prefer_node(void* memory, std::uint64_t size_bytes, int node) {
   constexpr int kMaxNodes = 1024;
   if (node < 0 || node >= kMaxNodes) return false;
@@ -159,14 +159,14 @@ status host_pool::map() {
 }
 
 host_pool::~host_pool() {
-  if (epoch_ != process_epoch()) {  // in a child nothing of it is there: neither the memory nor the thread
+  if (epoch_ != process_epoch()) {  // a child has neither the memory nor the thread
     if (thread_.joinable()) thread_.detach();
     return;
   }
   stops_.store(true, std::memory_order_relaxed);
   if (thread_.joinable()) thread_.join();
   if (const std::uint64_t pinned = pinned_bytes(); pinned != 0) {
-    // Fails when the context is gone, and the registrations with it.
+    // Fails if the context is gone, and the registrations with it.
     if (auto scope = context_use::enter(context_)) {
       const auto base = reinterpret_cast<std::uint64_t>(data_);
       for (std::uint64_t begin = 0; begin < pinned; begin = align_down(base + begin, piece_bytes_) + piece_bytes_ - base)
@@ -193,7 +193,7 @@ status host_pool::wait(std::int64_t timeout_ms) const {
   return outcome_;
 }
 
-// Boundaries are multiples of the piece's size in addresses, as the windows are in which DMA channels bind host memory.
+// Boundaries are at multiples of the piece size in addresses, like the windows in which DMA channels bind host memory.
 void host_pool::pin_all() {
   const auto base = reinterpret_cast<std::uint64_t>(data_);
   status outcome;
@@ -215,7 +215,7 @@ void host_pool::pin_all() {
   changed_.notify_all();
 }
 
-// Not registered where the pool closes meanwhile: pinned_bytes_ says what is.
+// Not registered if the pool is closed meanwhile: pinned_bytes_ counts what is.
 status host_pool::pin_piece(std::uint64_t begin, std::uint64_t end) {
   for (std::uint64_t step = begin; step < end; step += kStepBytes) {
     if (must_stop()) return {};

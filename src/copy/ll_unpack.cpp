@@ -11,7 +11,7 @@
 #include "arch/copy_dispatch.hpp"
 #include "base/env.hpp"
 
-// ThreadSanitizer knows no vector load that is atomic in parts.
+// ThreadSanitizer has no vector load that is atomic in parts.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 #define PL_LL_VECTORS 1
 #include <immintrin.h>
@@ -27,8 +27,8 @@ using half_unit [[gnu::may_alias]] = std::uint64_t;
 constexpr std::size_t kHalfData = 4;                           // data bytes of a half unit
 constexpr std::size_t kHalfUnits = kLlBlockBytes / kHalfData;  // of a block
 
-// The data comes with its flag, so no order is needed. A race detector wants one: the memory that the GPU read is free
-// again.
+// The data comes with its flag, so no order is needed. A race detector needs one, because the memory that the GPU read
+// is free again.
 #if defined(__SANITIZE_THREAD__)
 constexpr int kLoadOrder = __ATOMIC_ACQUIRE;
 #else
@@ -43,7 +43,7 @@ PL_ALWAYS_INLINE std::uint32_t mismatch(std::uint64_t half, std::uint32_t flag) 
 }
 
 // The last data bytes, less than a block: all of them or none. Loads twice rather than keep words on the stack: a word
-// whose flag has been seen does not change any more, and nothing goes to `dst` before all flags have been.
+// whose flag has been seen does not change any more, and nothing goes to `dst` before all flags have been seen.
 bool unpack_tail(char* dst, const char* lines, std::uint32_t flag, std::size_t bytes) {
   std::uint32_t wrong = 0;
   for (std::size_t i = 0; i < bytes; i += kHalfData) wrong |= mismatch(load_half(lines, i), flag);
@@ -60,8 +60,8 @@ bool unpack_tail(char* dst, const char* lines, std::uint32_t flag, std::size_t b
   return true;
 }
 
-// What an instruction set fills in: block() unpacks kLlBlockBytes or, if a flag is wrong, nothing. So does batch() with
-// kBatch bytes: one branch for many lines.
+// The operations of an instruction set: block() unpacks kLlBlockBytes or, if a flag is wrong, nothing. batch() does the
+// same for kBatch bytes, with one branch for many lines.
 struct scalar_steps {
   static constexpr std::size_t kBatch = kLlBlockBytes;
   PL_ALWAYS_INLINE static bool block(char* dst, const char* lines, std::uint32_t flag) {
@@ -80,8 +80,8 @@ struct scalar_steps {
   PL_ALWAYS_INLINE static bool batch(char* dst, const char* lines, std::uint32_t flag) { return block(dst, lines, flag); }
 };
 
-// A macro and not a template: a function may be inlined into another only if that has its target attribute, and a
-// template's instance has none of its own.
+// A macro instead of a template: a function can be inlined into another only if that has its target attribute, and an
+// instance of a template has none of its own.
 #define PL_LL_UNPACK_LOOP(steps)                                                                                           \
   char* const dst = static_cast<char*>(dst_pointer);                                                                       \
   const char* const lines = static_cast<const char*>(line_pointer);                                                        \
@@ -102,18 +102,18 @@ std::size_t unpack_scalar(void* dst_pointer, const void* line_pointer, std::uint
 }
 
 #if defined(PL_LL_VECTORS)
-// Vector loads of lines. A load of 32 or 64 bytes may be done in parts, but no part is smaller than an aligned word of 8
-// bytes: that is all that data and flag need. Volatile: flags and data must come from the same load, and the compiler may
-// otherwise load again where it is short of registers or folds the load into two instructions.
+// Vector loads of lines. A load of 32 or 64 bytes may be done in parts, but no part is smaller than an aligned word of
+// 8 bytes, which is all that data and flag need. Volatile, because flags and data must come from the same load, and the
+// compiler could otherwise load again when it is short of registers, or split the load into two instructions.
 #define PL_TARGET_AVX2 __attribute__((target("avx2"), always_inline))
 #define PL_TARGET_AVX512 __attribute__((target("avx512f"), always_inline))
 
 struct avx2_steps {
-  static constexpr std::size_t kBatch = 128;  // 8 loads: all 16 registers are busy
+  static constexpr std::size_t kBatch = 128;  // 8 loads use all 16 registers
 
   template <std::size_t... Index>
   PL_TARGET_AVX2 static inline bool unpack(char* dst, const char* lines, std::uint32_t flag, std::index_sequence<Index...>) {
-    const volatile __m256i_u* const source = reinterpret_cast<const volatile __m256i_u*>(lines);  // auto drops the _u
+    const volatile __m256i_u* const source = reinterpret_cast<const volatile __m256i_u*>(lines);  // auto would drop the _u
     const __m256i wanted = _mm256_set1_epi32(static_cast<int>(flag));
     const __m256i flags_only = _mm256_set1_epi64x(static_cast<long long>(0xFFFF'FFFF'0000'0000u));
     const __m256i loaded[] = {__m256i(source[2 * Index])..., __m256i(source[2 * Index + 1])...};
@@ -197,7 +197,7 @@ using unpack_function = decltype(ll_unpack_variant::unpack);
 std::size_t unpack_first_time(void* dst, const void* lines, std::uint32_t flag, std::size_t offset, std::size_t bytes);
 std::atomic<unpack_function> g_active{unpack_first_time};
 
-// PEERLANE_COPY_ISA caps this too: a process that excludes AVX-512 excludes it here too.
+// PEERLANE_COPY_ISA limits this too: a process that excludes AVX-512 excludes it here as well.
 unpack_function choose() {
   const auto cap = arch::parse_copy_isa(env_read("PEERLANE_COPY_ISA").text);
   const arch::cpu_features features = arch::detect_cpu_features();
@@ -209,7 +209,7 @@ unpack_function choose() {
 }
 
 std::size_t unpack_first_time(void* dst, const void* lines, std::uint32_t flag, std::size_t offset, std::size_t bytes) {
-  const unpack_function chosen = choose();  // twice if two threads come at once, with the same answer
+  const unpack_function chosen = choose();  // evaluated twice if two threads arrive at once, with the same result
   g_active.store(chosen, std::memory_order_relaxed);
   return chosen(dst, lines, flag, offset, bytes);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Locks, always in this order: `making` serialises slow work (backend, driver, evictions). `dropping` serialises the
-// searches for freed memory, so that none returns while another still unmaps an entry; `lock` guards the table
-// and the reference counts for a few instructions and is all that a hit takes. The table holds one reference of each entry;
-// the thread that drops the last one unmaps, outside of `lock`. Counts under the lock, because an atomic one would cost a
-// hit and its end three locked instructions instead of two, and those are most of what they cost.
+// Locks, always in this order. `making` serialises slow work (backend, driver, evictions). `dropping` serialises the
+// searches for freed memory, so that none returns while another still unmaps an entry. `lock` guards the table and the
+// reference counts for a few instructions, and is the only one that a hit takes. The table holds one reference of each
+// entry; the thread that drops the last one unmaps, outside of `lock`. The counts are under the lock because atomic
+// ones would cost a hit and its end three locked instructions instead of two, which are most of their cost.
 #include "copy/mapping_cache.hpp"
 
 #include <pthread.h>
@@ -34,7 +34,7 @@ namespace pl::copy {
 namespace {
 
 constexpr std::uint64_t kSmallestWindow = 2u << 20;
-constexpr std::size_t kMaxEntries = 512;  // a dma-buf takes a descriptor each: half of the usual limit of 1024
+constexpr std::size_t kMaxEntries = 512;  // a dma-buf needs a descriptor each: half of the usual limit of 1024
 constexpr std::size_t kBuckets = 1024;    // a power of two
 
 live_counter g_kept_mappings{"copy.mappings", live_kind::level};
@@ -60,9 +60,9 @@ mapping_cache::options made_sane(mapping_cache::options wanted) {
 }  // namespace
 
 struct mapping_cache::entry {
-  std::uint32_t references = 1;  // guarded by the table's lock, as the four below
+  std::uint32_t references = 1;  // guarded by the table's lock, like the next four
   bool is_linked = false;
-  std::size_t index = 0;       // in the list of all
+  std::size_t index = 0;       // in the list of all entries
   std::uint64_t last_use = 0;  // by the cache's own clock
   entry* next = nullptr;       // in its bucket
   bool is_revocable = false;
@@ -71,9 +71,9 @@ struct mapping_cache::entry {
   address_range pages;
   char* data = nullptr;  // of the first page
   state* owner = nullptr;
-  // Cold.
-  std::uint64_t serial = 0;  // never given out twice
-  std::uint64_t probe = 0;   // the address by which the driver is asked whether the memory is still there
+  // Rarely used.
+  std::uint64_t serial = 0;  // never reused
+  std::uint64_t probe = 0;   // the address for asking the driver whether the memory still exists
   std::unique_ptr<pinned_memory> pin;
   cpu_view view;
 
@@ -143,7 +143,7 @@ struct mapping_cache::state {
 // ---- Entries
 
 void mapping_cache::entry::release() noexcept {
-  if (!owner->is_ours()) return;  // leaked: the mapping is not in this process, the pin is the parent's
+  if (!owner->is_ours()) return;  // leaked: the mapping is not in this process, and the pin is the parent's
   {
     const std::lock_guard guard(owner->lock);
     if (--references != 0) return;
@@ -167,7 +167,7 @@ mapping_cache::entry* mapping_cache::state::look_up_locked(const memory_identity
   return found;
 }
 
-// The entry with a reference more, or null.
+// The entry with an additional reference, or null.
 inline mapping_cache::entry* mapping_cache::state::take(const memory_identity& id, address_range pages) {
   const std::lock_guard guard(lock);
   entry* found = look_up_locked(id, pages);
@@ -184,7 +184,7 @@ void mapping_cache::state::link(entry& fresh) {
   fresh.next = bucket;
   bucket = &fresh;
   fresh.index = entries.size();
-  entries.push_back(&fresh);  // has its room since the constructor
+  entries.push_back(&fresh);  // the constructor reserved room for it
   fresh.last_use = ++clock;
   fresh.is_linked = true;
 }
@@ -216,7 +216,7 @@ status mapping_cache::state::open_maker() {
   return opened.error();
 }
 
-// True if an unused entry was dropped.
+// Returns true if an unused entry was dropped.
 bool mapping_cache::state::drop_least_recent() {
   entry* victim = nullptr;
   {
@@ -249,7 +249,7 @@ void mapping_cache::state::drop_unused() {
 }
 
 result<mapping_cache::entry*> mapping_cache::state::map(const memory_identity& id, const window& range) {
-  auto fresh = std::make_unique<entry>();  // before the mapping: memory may run out
+  auto fresh = std::make_unique<entry>();  // before the mapping, because memory may run out
   pin_request request;
   request.range = range.exact;
   auto pin = maker->pin(request);
@@ -258,8 +258,8 @@ result<mapping_cache::entry*> mapping_cache::state::map(const memory_identity& i
     return failure{EIO, format("backend %s pinned less than it was asked for", maker->name())};
   auto view = (*pin)->map((*pin)->range().size_bytes, arch::mapping_type::none);
   if (!view) return view.error();
-  // The backend asked the driver by itself what to pin. An application that remaps the address in the same moment must get
-  // an error, and not leave an entry that claims the wrong memory.
+  // The backend determined by itself what to pin. An application that remaps the address at the same moment must get an
+  // error, and must not leave an entry that claims the wrong memory.
   auto now = cu::inspect_pointer(*cuda.load(std::memory_order_relaxed), range.exact.begin);
   if (!now || !(identity_of(*now) == id)) {
     (*pin)->unmap(*view, unmapping::by_request);
@@ -287,7 +287,7 @@ result<mapping_cache::entry*> mapping_cache::state::make(const memory_identity& 
     return failure{EBUSY,
                    format("copies under way hold all that may be mapped (%s)", format_size(wanted.capacity_bytes).c_str())};
   auto fresh = map(id, range);
-  if (!fresh && is_exhaustion(fresh.code())) {  // BAR1 or descriptors are short: ours that nobody uses go first
+  if (!fresh && is_exhaustion(fresh.code())) {  // BAR1 or descriptors are exhausted: drop our unused entries first
     drop_unused();
     fresh = map(id, range);
   }
@@ -303,7 +303,7 @@ result<mapping_cache::entry*> mapping_cache::state::make(const memory_identity& 
 
 result<mapping_cache::entry*> mapping_cache::state::take_or_make(const memory_identity& id, const window& range) {
   const std::lock_guard guard(making);
-  if (entry* found = take(id, range.pages)) return found;  // somebody else was faster
+  if (entry* found = take(id, range.pages)) return found;  // another thread was faster
   const refusal* known = refusals.find(id);
   {
     const std::lock_guard table(lock);
@@ -313,11 +313,11 @@ result<mapping_cache::entry*> mapping_cache::state::take_or_make(const memory_id
   return make(id, range);
 }
 
-// Asks the kernel. If so, the entry is dropped and so is the caller's reference.
+// Asks the kernel. If the mapping is revoked, drops the entry and the caller's reference.
 bool mapping_cache::state::is_revoked(entry& held) {
   bool was_linked = false;
   {
-    const std::lock_guard guard(making);  // a pin is for one thread at a time
+    const std::lock_guard guard(making);  // a pin may be used by one thread at a time
     const auto answer = held.pin->revoked();
     if (answer && !*answer) return false;
     const std::lock_guard table(lock);
@@ -337,7 +337,7 @@ bool mapping_cache::state::is_revoked(entry& held) {
 mapping_cache::mapping_cache(options wanted) : state_(new state(std::move(wanted))) { state_->entries.reserve(kMaxEntries); }
 
 mapping_cache::~mapping_cache() {
-  if (!state_->is_ours()) {  // the thread and the mappings are the parent's, locks may be held by threads that are not here
+  if (!state_->is_ours()) {  // the thread and the mappings are the parent's, and missing threads may hold locks
     static_cast<void>(state_.release());
     return;
   }
@@ -400,7 +400,7 @@ mapping_cache::statistics mapping_cache::counts() const {
 
 // ---- Memory that is gone
 
-// Drops every entry at whose address the driver knows other memory, or none. Returns how many are left. Any thread.
+// Drops every entry at whose address the driver reports other memory, or none. Returns how many are left. Thread-safe.
 std::size_t mapping_cache::state::drop_stale() {
   const std::lock_guard guard(dropping);
   return drop_stale_locked();
@@ -412,7 +412,7 @@ std::size_t mapping_cache::state::drop_stale_locked() {
     address_range pages;
     std::uint64_t probe, serial;
   };
-  std::vector<question> questions;  // a copy: the driver is asked without our lock, and without keeping entries alive
+  std::vector<question> questions;  // a copy: the driver is called without our lock, and without keeping entries alive
   questions.reserve(kMaxEntries);
   {
     const std::lock_guard guard(lock);
@@ -425,7 +425,7 @@ std::size_t mapping_cache::state::drop_stale_locked() {
     {
       const std::lock_guard guard(lock);
       entry* found = look_up_locked(asked.id, asked.pages);
-      if (found == nullptr || found->serial != asked.serial) continue;  // somebody else was faster
+      if (found == nullptr || found->serial != asked.serial) continue;  // another thread was faster
       gone = found;
       unlink_locked(*gone);
       ++counted.stale;
@@ -436,7 +436,7 @@ std::size_t mapping_cache::state::drop_stale_locked() {
   return entries.size();
 }
 
-// At every new entry. Without a thread (none can be made) memory still goes back at misses.
+// At every new entry. If no thread can be started, memory is still released at misses.
 void mapping_cache::state::start_sweep() {
   if (wanted.sweep_ms == 0) return;
   const std::lock_guard guard(sweep_mutex);
@@ -470,7 +470,7 @@ void mapping_cache::state::sweep() {
   while (!must_stop) {
     sweep_wakes.wait(guard, [this] { return must_stop || has_work; });  // asleep while there are no entries
     if (sweep_wakes.wait_for(guard, std::chrono::milliseconds(wanted.sweep_ms), [this] { return must_stop; })) return;
-    // Before the question: an entry that comes during the sweep sets it anew.
+    // Before the question, because an entry that arrives during the sweep sets it again.
     has_work = false;
     guard.unlock();
     const bool others_are_done = !wanted.also_sweep || wanted.also_sweep();

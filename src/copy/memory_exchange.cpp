@@ -17,7 +17,7 @@ void memory_exchange::refuse(const char* subject, const failure& reason) {
 
 std::optional<memory_exchange::offer> memory_exchange::hand_over(const cu::pointer_info& gpu, address_range bytes) {
   if (gpu.buffer_id == 0) return std::nullopt;
-  // A VMM reservation may hold several objects, of which the bytes must lie in one.
+  // A VMM reservation may hold several objects; the bytes must lie in one of them.
   address_range object = gpu.allocation;
   if (gpu.object.size_bytes != 0) {
     const std::uint64_t begin = std::max(object.begin, gpu.object.begin);
@@ -40,7 +40,7 @@ std::optional<memory_exchange::offer> memory_exchange::hand_over(const cu::point
   return offer{known->second.id, known->second.memory->place(), known->second.memory};
 }
 
-// Memory that is gone, else the least recently used.
+// Drops memory that is gone, or else the least recently used.
 void memory_exchange::make_room_for_handed() {
   std::erase_if(handed_,
                 [&](const auto& each) { return !cu::is_still_buffer(*cuda_, each.second.probe, std::get<0>(each.first)); });
@@ -96,7 +96,7 @@ std::shared_ptr<imported_memory> memory_exchange::import(const owner& exporter, 
   return imported_[key] = std::move(made);
 }
 
-// From the owner's address on: false if some of it was not imported.
+// From the owner's address on. Returns false if some of it was not imported.
 bool memory_exchange::add_blocks(pull& made, std::uint64_t source, std::uint64_t bytes) {
   constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 30;
   std::size_t local = 0;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU memory that processes of a node move between them by DMA channels: the owner hands a memory object over once, a peer
-// imports it once, and then reads any bytes of it into its own GPU's memory. On one GPU, or from another one.
+// GPU memory that processes of a node move between each other by DMA channels: the owner hands a memory object over
+// once, a peer imports it once, and then reads any bytes of it into its own GPU's memory, on the same GPU or from
+// another one.
 //
 //   owner                                   peer
 //   offer = hand_over(bytes)          -->   pull = prepare(offer, destination)      blocks for the GPU's channels
 //                                           pull.queues->copy or submit_settled
 //
-// What is imported stays until it is the least recently used of kMaxImported, and its exporter's memory is not returned
-// before that: as with memory that CUDA IPC has opened. What is handed over keeps no memory alive by itself for longer.
+// Imported memory stays until it is the least recently used of kMaxImported, and its exporter's memory is not returned
+// before that, as with memory opened by CUDA IPC. Handing memory over does not by itself keep it alive any longer.
 //
-// Threads: one at a time. Errors: where memory cannot be handed over or reached there is nothing, and refusal() says why.
+// One thread at a time. If memory cannot be handed over or reached, calls return nothing, and refusal() says why.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +33,8 @@ struct imported_memory {
     std::uint64_t begin = 0;  // the owner's address
     dma::region bound;
   };
-  std::vector<piece> pieces;  // none: it cannot be had
-  bool is_on_peer = false;    // another GPU's
+  std::vector<piece> pieces;  // empty: it cannot be imported
+  bool is_on_peer = false;    // memory of another GPU
   std::uint64_t last_use = 0;
 };
 
@@ -56,7 +57,7 @@ class memory_exchange {
     std::uint64_t id = 0;
     handed_place place;
   };
-  // A copy to this process's memory. Its memory stays bound as long as this lives.
+  // A copy to this process's memory, which stays bound as long as this lives.
   struct pull {
     std::shared_ptr<imported_memory> source;
     std::shared_ptr<gpu_queues> queues;
@@ -64,17 +65,17 @@ class memory_exchange {
     std::vector<dma::block> blocks;
     gpu_queues::path path() const { return source->is_on_peer ? gpu_queues::path::from_peer : gpu_queues::path::to_device; }
   };
-  // `source`: the owner's address. `target`: the driver's word on `destination`.
+  // `source`: the owner's address. `target`: the driver's information about `destination`.
   std::optional<pull> prepare(const owner& exporter, std::uint64_t source, const cu::pointer_info& target,
                               std::uint64_t destination, std::uint64_t bytes);
   void forget(int rank);
 
-  // Why the last one was refused; empty: none was.
+  // Why the last call returned nothing; empty if none did.
   const std::string& refusal() const noexcept { return refusal_; }
 
  private:
   static constexpr std::size_t kMaxImported = 32;
-  static constexpr std::size_t kMaxHanded = 64;  // each has two descriptors or more
+  static constexpr std::size_t kMaxHanded = 64;  // each takes two descriptors or more
   // The channels of a GPU of this process, and its memory as they see it.
   struct route {
     std::shared_ptr<gpu_queues> queues;  // null: there are none

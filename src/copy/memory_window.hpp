@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which physical memory an address is, and which stretch around it one kept mapping covers: what mapping_cache compares.
+// Which physical memory is at an address, and which range around it one cached mapping covers: what mapping_cache
+// compares.
 #pragma once
 
 #include <algorithm>
@@ -11,22 +12,22 @@
 
 namespace pl::copy {
 
-// What must be the same for a mapping made earlier to show the memory of a pointer now.
+// Must be equal for an earlier mapping to show the memory that a pointer names now.
 struct memory_identity {
   int device = -1;
-  bool is_block = false;      // whether the driver names physical blocks
-  unsigned long long id = 0;  // of the block, else of the buffer
-  address_range place;        // where the block is mapped, else the allocation
+  bool is_block = false;      // whether the driver identifies physical blocks
+  unsigned long long id = 0;  // of the block, otherwise of the buffer
+  address_range place;        // where the block is mapped, otherwise the allocation
   bool operator==(const memory_identity& other) const {
     return id == other.id && place.begin == other.place.begin && place.size_bytes == other.place.size_bytes &&
            device == other.device && is_block == other.is_block;
   }
 };
 
-// The block's id names physical memory for the life of the process, and `place` tells the same block mapped elsewhere, or in
-// part, from what we mapped (cuMemMap has no other freedom: its offset must be 0). A small allocation that is freed and made
-// anew in the same block is still served, rightly: the memory is the same. Drivers before CUDA 12 do not name blocks; there
-// a buffer's id tells apart what cuMemAlloc made.
+// The block's id names physical memory for the life of the process, and `place` distinguishes the same block mapped
+// elsewhere, or in part (cuMemMap has no other freedom: its offset must be 0). A small allocation that is freed and
+// allocated again in the same block is still served, correctly, because the memory is the same. Drivers before CUDA 12
+// do not identify blocks; there the buffer's id distinguishes memory of cuMemAlloc.
 inline memory_identity identity_of(const cu::pointer_info& info) {
   if (info.block_id != 0 && info.object.size_bytes != 0) return {info.device_ordinal, true, info.block_id, info.object};
   return {info.device_ordinal, false, info.buffer_id, info.allocation};
@@ -37,14 +38,14 @@ inline bool is_recognisable(const memory_identity& id, const cu::pointer_info& i
   return id.is_block || (id.id != 0 && info.context != nullptr);
 }
 
-// The part of a request's window that one pin may take.
+// The part of a request's window that one pin may cover.
 struct window {
-  address_range exact;  // inside the memory object and the allocation
-  address_range pages;  // the same, rounded to the host's pages: the key of entries
+  address_range exact;  // within the memory object and the allocation
+  address_range pages;  // rounded to the host's pages: the key of entries
 };
 
-// The same for all requests in one window. Nothing if the request leaves the object or is larger than half a window: up to
-// that size a request that crosses the border of a window lies in the one half a window further on.
+// The same for all requests in one window. Nothing if the request leaves the object or is larger than half a window; up
+// to that size, a request that crosses the border of a window lies in the one half a window further on.
 inline std::optional<window> window_around(const cu::pointer_info& info, address_range wanted, std::uint64_t window_bytes) {
   std::uint64_t low = info.allocation.begin, high = info.allocation.end();
   if (info.object.size_bytes != 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a GPU is taken to be lost. A GPU that fell off the bus or was reset by somebody else ends no operation and tells of
-// no fault: who waits, asks now and then, or sleeps until then gets ETIMEDOUT.
+// When a GPU counts as lost. A GPU that fell off the bus or was reset by somebody else finishes no operation and
+// reports no fault: whoever waits, polls or sleeps for it gets ETIMEDOUT after this time.
 #pragma once
 
 #include <atomic>
@@ -22,12 +22,12 @@ inline std::uint64_t patience_ns(std::uint64_t size_bytes) noexcept {
   return kPatienceNs + size_bytes / kSlowestBytesPerUs * 1000;
 }
 
-// 0: as in programs.
+// 0: as in production.
 inline void set_patience_for_tests(std::uint64_t ns) noexcept {
   detail::test_patience_ns.store(ns, std::memory_order_relaxed);
 }
 
-// For who looks now and then: whether operations are under way of which none has ended for too long.
+// For periodic checks: whether operations are in progress of which none has ended for too long.
 class stall_watch {
  public:
   bool is_stalled(dma::sequence completed, std::uint64_t patience) noexcept {
@@ -41,7 +41,7 @@ class stall_watch {
 
  private:
   dma::sequence completed_ = 0;
-  std::uint64_t since_ns_ = 0;  // 0: nobody has looked yet
+  std::uint64_t since_ns_ = 0;  // 0: no check yet
 };
 
 }  // namespace pl::copy

@@ -66,7 +66,7 @@ pinned_buffer::~pinned_buffer() { drop(); }
 void pinned_buffer::drop() noexcept {
   if (data_ == nullptr) return;
   if (device_ != 0) {
-    // Fails when the context is gone, and the registration with it.
+    // Fails if the context is gone, and the registration with it.
     if (auto scope = context_use::enter(context_)) context_.cuda->cuMemHostUnregister(data_);
   }
   munmap(data_, bytes_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory that a GPU reads and writes, and that stays ours when its CUDA context goes.
+// Host memory that a GPU reads and writes, and that stays ours when its CUDA context is destroyed.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace pl::copy {
 
-// Pages of our own, registered with CUDA (cuMemHostAlloc's would be unmapped under a polling CPU when the application
-// destroys the context). Zeroed, page aligned, huge pages where the kernel has them at hand. Not given to forked children,
-// whose copy-on-write would part the CPU's view from the GPU's: touching it there is a fault, so owners check the process
+// Pages of our own, registered with CUDA (those of cuMemHostAlloc would be unmapped under a polling CPU when the
+// application destroys the context). Zeroed, page-aligned, huge pages if available. Not inherited by forked children,
+// where copy-on-write would separate the CPU's view from the GPU's: access there faults, so owners check the process
 // epoch first.
 class pinned_buffer {
  public:

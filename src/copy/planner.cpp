@@ -40,7 +40,7 @@ std::optional<transfer> flatten(const transfer& transfer) {
 
 std::atomic<std::uint32_t> g_planners{1};
 
-constexpr unsigned kRequestsBeforeOpening = 4;  // opening takes some 5 ms: not for a program that copies twice
+constexpr unsigned kRequestsBeforeOpening = 4;  // opening takes about 5 ms: not for a program that copies twice
 
 }  // namespace
 
@@ -83,7 +83,7 @@ result<std::unique_ptr<planner>> planner::open(const cu::driver_table& cuda, con
   publish_live_counters();
   auto found = find_costs(cuda, wanted.costs);
   if (!found) return found.error();
-  // A calibration that was made with them on says what they cost, not that they are wanted here.
+  // A calibration that was made with rings states their cost, not that they are wanted here.
   const bool has_rings = wanted.channels != channel_use::never && is_on(wanted.rings, cuda.is_simulated);
   if (!has_rings) found->table = found->table.drop_method(method::dma_ring);
   std::unique_ptr<planner> made(new planner(cuda, wanted, std::move(found->table), std::move(found->origin)));
@@ -102,7 +102,7 @@ result<std::unique_ptr<planner>> planner::open(const cu::driver_table& cuda, con
 planner::~planner() {
   if (shared_ == nullptr) return;
   if (!is_mine()) {
-    // A forked child: threads, pinned memory and mappings are the parent's.
+    // In a forked child, threads, pinned memory and mappings are the parent's.
     (void)shared_.release();
     return;
   }
@@ -180,8 +180,8 @@ void planner::inspect_other(const transfer& transfer, sides& ends) const {
   ends.other_is_known = true;
 }
 
-// A thread's cache for the planner that it used last. On the heap: thread-local storage of the libraries is short
-// (registry.cpp says why).
+// A thread's cache for the planner that it used last. On the heap, because thread-local storage of the libraries is
+// limited (registry.cpp says why).
 struct planner::thread_memory {
   struct {
     const planner* owner = nullptr;
@@ -232,8 +232,8 @@ result<gpu_state*> planner::state_for(sides& ends) {
   return found;
 }
 
-// What would take a copy now. Where channels work, the copy kernel is never started here: it costs the application's own
-// kernels their place, and cudaFree its time. Who holds it hot (keep_hot) gets the better of both.
+// Which executor would take a copy now. If channels work, the copy kernel is never started here: it takes room from the
+// application's own kernels, and delays cudaFree. With keep_hot, the better of both is used.
 executor planner::find_executor(sides& ends) {
   if (find_channels(ends) == nullptr) {
     const bool may_have_channels = uses_channels_ && ends.state != nullptr && !ends.state->are_channels_refused();
@@ -243,14 +243,14 @@ executor planner::find_executor(sides& ends) {
   return kernel != nullptr && kernel->is_hot() ? executor::both : executor::channel;
 }
 
-// The engine of the context's DMA channels. Repeated requests open it; null: not yet, or it cannot be had.
+// The engine of the context's DMA channels. Repeated requests open it; null if it is not open yet, or cannot be opened.
 dma_engine* planner::find_channels(sides& ends) {
   if (!uses_channels_) return nullptr;
   auto found = state_for(ends);
   return found ? find_channels(**found) : nullptr;
 }
 
-// Of the GPU whose channel takes lists.
+// The engine of the GPU whose channel takes lists.
 dma_engine* planner::find_list_channels(const sides& ends) {
   if (!uses_channels_) return nullptr;
   auto found = state_of(ends.list_mover());
@@ -293,15 +293,16 @@ bool planner::engine_is_hot(sides& ends) {
 choice planner::choose(const transfer& transfer, sides& ends) {
   const std::size_t bytes = transfer.bytes();
   if (!transfer.is_linear()) return inspect_other(transfer, ends), choose_for_rows(transfer, ends);
-  std::optional<executor> known;  // looked at once: each call counts as a request for the executor
+  std::optional<executor> known;  // asked once, because each call counts as a request for the executor
   const auto present = [&] { return known ? *known : *(known = find_executor(ends)); };
   if (!ends.other_is_known) {
-    // Registered memory is known without a driver call. For other memory one method is often good enough, pinned or not.
+    // Registered memory is known without a driver call. For other memory one method is often good enough, pinned or
+    // not.
     if (find_registered_host(ends.way == direction::to_host ? transfer.dst : transfer.src, bytes, ends.host)) {
       ends.other = other_side::pinned;
       ends.other_is_known = true;
     } else {
-      // The executor is looked for only where one could change the answer.
+      // The executor is determined only if one could change the answer.
       choice unasked = costs_.pick_unasked(ends.way, best_executor_, bytes);
       if (unasked.width == 0 || needed_executor(unasked.kind) != executor::none)
         unasked = costs_.pick_unasked(ends.way, present(), bytes);
@@ -313,7 +314,8 @@ choice planner::choose(const transfer& transfer, sides& ends) {
   return needed_executor(best.kind) == executor::none ? best : costs_.pick(ends.way, ends.other, present(), bytes);
 }
 
-// Rows: the curves are of plain copies, so these are rules. A row costs the CPU one round trip to load, nothing to store.
+// Rows use fixed rules, because the curves are of plain copies. Loading a row costs the CPU one round trip; storing
+// costs none.
 choice planner::choose_for_rows(const transfer& transfer, sides& ends) {
   constexpr std::size_t kStoreBytes = 64u << 10;
   constexpr std::size_t kLoadRows = 2, kLoadRowBytes = 1u << 10;
@@ -399,7 +401,7 @@ status planner::run(const choice& option, const transfer& transfer, sides& ends)
   return failure{EINVAL, "no such copy method"};
 }
 
-// Unavailable methods return EAGAIN or ENOTSUP; whatever they wrote, a repetition writes again.
+// Unavailable methods return EAGAIN or ENOTSUP; whatever they wrote is written again by the next method.
 status planner::run_or_fall_back(const transfer& transfer, sides& ends) {
   const choice first = choose(transfer, ends);
   auto done = run(first, transfer, ends);
@@ -456,7 +458,7 @@ status planner::copy_by(const choice& option, const transfer& transfer) {
   return done;
 }
 
-// A fill costs what a copy inside the GPU does, for a channel and for CUDA.
+// A fill costs as much as a copy within the GPU, for a channel and for CUDA.
 bool planner::is_fill_for_channel(std::size_t bytes) const noexcept {
   const auto cost = [&](method kind) { return costs_.cost(direction::on_device, other_side::same_gpu, {kind, 1}, bytes); };
   return uses_channels_ && cost(method::dma_channel) < cost(method::copy_engine);
@@ -464,7 +466,7 @@ bool planner::is_fill_for_channel(std::size_t bytes) const noexcept {
 
 status planner::fill(std::uint64_t dst, unsigned char value, std::size_t bytes) {
   if (bytes == 0) return {};
-  const transfer transfer{direction::to_device, dst, 1, bytes};  // the source is never looked at, but null would be refused
+  const transfer transfer{direction::to_device, dst, 1, bytes};  // the source is never read, but null would be refused
   sides ends;
   if (auto good = inspect(transfer, ends); !good) return good;
   const choice option = costs_.pick(direction::to_device, other_side::pinned, executor::none, bytes);
@@ -506,7 +508,7 @@ status planner::prepare(int device_ordinal) {
   if (!options_.use_engine) return {};
   const std::lock_guard lock(shared_->mutex);
   if (auto maps = shared_->open_maps(cuda_, options_.maps.backend); maps)
-    (void)(*state)->engine(**maps, options_.engine);  // without it copies go another way
+    (void)(*state)->engine(**maps, options_.engine);  // without it, copies use another method
   return {};
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call for every copy between host and GPU memory: it classifies the two addresses and takes the method that costs
+// One call for every copy between host and GPU memory: it classifies the two addresses and uses the method that costs
 // least for this size (cost_table.hpp). docs/ordering-copies.md defines the memory order of a copy.
 //
 //   small to_device    stores through the mapping              small to_host    loads, then the GPU engine's data lines
 //   larger             several threads, then DMA               larger           GPU engine, then DMA
 //   pageable memory    stores; a ring of pinned chunks         pageable memory  staging memory; a ring of pinned chunks
 //
-// If a method is not available (no mapping backend, GPU engine not resident, its workers busy, GPU full), the next best is
-// taken and counted. DMA is always available: a planner without any mapping backend still copies everything.
+// If a method is not available (no mapping backend, GPU engine not resident, its workers busy, GPU full), the next best
+// is used and counted. DMA is always available: a planner without any mapping backend still copies everything.
 #pragma once
 
 #include <cstdint>
@@ -41,75 +41,79 @@ class planner {
   struct options {
     mapping_cache::options maps;
     gpu_engine::options engine;
-    bool use_engine = true;                            // the copy kernel, where channels cannot be had
+    bool use_engine = true;                            // the copy kernel, if there are no channels
     channel_use channels = channel_use::on_real_gpus;  // DMA channels
-    trial stream_order = trial::simulated;             // they wait for streams, and streams for them
-    trial rings = trial::always;                       // and carry pageable memory through rings (method::dma_ring)
-    bool peer_access = true;  // the first copy between two GPUs makes them reachable for each other (cuCtxEnablePeerAccess)
-    unsigned threads = 0;     // CPU threads of one copy, the caller included; 0: 8, or half the CPUs if that is less
-    std::string costs;  // text of a calibration; empty: the file for this machine if there is one, else the built-in table
+    trial stream_order = trial::simulated;             // channels wait for streams, and streams for channels
+    trial rings = trial::always;                       // channels carry pageable memory through rings (method::dma_ring)
+    bool peer_access = true;  // the first copy between two GPUs enables peer access (cuCtxEnablePeerAccess)
+    unsigned threads = 0;     // CPU threads of one copy, including the caller; 0: 8, or half the CPUs if that is less
+    std::string costs;  // text of a calibration; empty: this machine's file if there is one, otherwise the built-in table
   };
 
-  // The PEERLANE_COPY_* variables and PEERLANE_BACKEND.
+  // Reads the PEERLANE_COPY_* variables and PEERLANE_BACKEND.
   static options options_from_environment();
 
-  // Asks CUDA for nothing but the GPU's name; EINVAL for a cost text that is not understood. `cuda` must outlive the
-  // planner.
+  // Asks CUDA only for the GPU's name. EINVAL for a cost text that cannot be parsed. `cuda` must outlive the planner.
   static result<std::unique_ptr<planner>> open(const cu::driver_table& cuda, const options& wanted);
-  // No call may be under way; completions, holds and registrations must have ended. Waits for asynchronous copies.
+  // Waits for asynchronous copies. Precondition: no call is in progress, and completions, holds and registrations have
+  // ended.
   ~planner();
   planner(const planner&) = delete;
   planner& operator=(const planner&) = delete;
 
-  // ---- Copies. All are complete on return: the data is at its destination, for the CPU and for GPU work that is launched
-  // later. Thread-safe. EINVAL: an address that is not what `way` says, bytes outside their allocation, rows that overlap;
-  // EIO: the driver's reason; nothing is in flight after a failure, part of the destination may be written.
-  // A zero-sized copy checks nothing and succeeds.
+  // ---- Copies
+  // All are complete on return: the data is at its destination, for the CPU and for GPU work that is launched later.
+  // Thread-safe. EINVAL: an address does not match `way`, bytes are outside of their allocation, or rows overlap. EIO:
+  // the driver's reason. After a failure nothing is in flight, but part of the destination may be written. A zero-sized
+  // copy checks nothing and succeeds.
   status copy(const transfer& transfer);
-  // The same for to_device and to_host where the caller has asked the driver: `device` is what it said (cu::inspect_pointer)
-  // of the device side since that was allocated, and the driver is not asked again. Memory that was freed since then must
-  // not be copied: as with any copy under way while its memory is freed, what is written or read is not defined.
+  // The same for to_device and to_host if the caller has asked the driver: `device` is the result of
+  // cu::inspect_pointer for the device side, obtained since that memory was allocated. The driver is not asked again,
+  // so the memory must not have been freed since; as with any copy of memory that is being freed, the result is
+  // undefined.
   status copy(const transfer& transfer, const cu::pointer_info& device);
-  // Many copies, of one direction or mixed, in any order among themselves.
+  // Many copies, of one or several directions, in no particular order.
   status copy_list(std::span<const transfer> list);
   status fill(std::uint64_t dst, unsigned char value, std::size_t bytes);
 
-  // ---- Asynchronous copies (completion.hpp). They may be complete already when this returns. `after`, if given: a CUDA
-  // stream whose work so far they wait for.
+  // ---- Asynchronous copies (completion.hpp)
+  // They may be complete already when this returns. `after`, if given, is a CUDA stream whose work so far they wait
+  // for.
   struct async_options {
     bool has_after = false;
     cu::stream_t after = nullptr;
-    // Minimum of GPU engine workers for copies that it takes. For callers that know a worker is slower there than the
-    // table assumes: memory of another GPU, opened through CUDA IPC, cannot be distinguished from this one's.
+    // Minimum of GPU engine workers for copies that it takes. For callers that know that a worker is slower than the
+    // table assumes: another GPU's memory opened through CUDA IPC cannot be distinguished from this GPU's.
     unsigned least_workers = 0;
-    // Parts of one copy that are begun one by one take turns in two or three queues (copy_engine::submit), so that each
-    // arrival is visible.
+    // Parts of one copy that are started one by one alternate between two or three queues (copy_engine::submit), so
+    // that the arrival of each is visible.
     unsigned turn = 0;
-    bool is_urgent = false;  // begin_blocks: by the channel of short copies, not behind other long lists
+    bool is_urgent = false;  // begin_blocks: uses the channel of short copies instead of waiting behind long lists
   };
   result<completion> begin(std::span<const transfer> list, const async_options& wanted);
-  // The copies become nodes of the graph that `stream` is being captured into, one behind the other: each launch makes them
-  // anew, of the same memory, which must stay. EINVAL: it is not being captured; ENOTSUP: host memory that is not pinned.
-  // Another failure spoils the capture.
+  // The copies become consecutive nodes of the graph into which `stream` is being captured: each launch repeats them
+  // with the same memory, which must stay. EINVAL: the stream is not being captured. ENOTSUP: host memory that is not
+  // pinned. Any other failure invalidates the capture.
   status capture(std::span<const transfer> list, cu::stream_t stream);
-  // Blocks of paged memories. All is checked before anything moves: check(block_transfer)'s errors; EINVAL: a plane that is
-  // not within one allocation. The arrays of planes and indices are free again on return, the memory when it has ended.
+  // Blocks of paged memories. Everything is checked before anything moves: errors of check(block_transfer); EINVAL also
+  // if a plane is not within one allocation. The arrays of planes and indices may be reused on return, the memory when
+  // the copy has ended.
   result<completion> begin_blocks(const block_transfer& blocks, const async_options& wanted);
   status copy_blocks(const block_transfer& blocks);
-  // The same for blocks with an address each; EINVAL also: a block that is not within one allocation.
+  // The same for blocks with individual addresses. EINVAL also if a block is not within one allocation.
   result<completion> begin_block_list(const block_list& list, const async_options& wanted);
   status copy_block_list(const block_list& list);
 
-  // The CRC-32C of device memory, computed by the GPU while the memory is copied; gpu_checksum says what may be expected.
-  // `device` is what the driver said of it. Of `wanted` the order counts.
+  // The CRC-32C of device memory, computed by the GPU while the memory is copied; see gpu_checksum. `device` is the
+  // driver's information about it. Of `wanted`, only the order counts.
   result<gpu_checksum::job> begin_checksum(const cu::pointer_info& device, std::uint64_t src, std::size_t bytes,
                                            const async_options& wanted);
 
   // ---- Registered memory
-  // Keeps [pointer, pointer + bytes) mapped, and copies inside it no longer query the driver, which is half of
-  // the cost of a short store. As with memory registered for RDMA, the application ends the registration before
-  // it frees the memory, and not while copies of it are under way; the memory stays pinned until then.
-  // EINVAL, ENOMEM, ... as mapping_cache::find, but any size up to what BAR1 has; ENOSPC: 64 are registered already.
+  // Keeps [pointer, pointer + bytes) mapped, so that copies inside it no longer query the driver, which is half of the
+  // cost of a short store. As with memory registered for RDMA, the application ends the registration before it frees
+  // the memory, and not while copies of it are in progress; the memory stays pinned until then. EINVAL, ENOMEM and
+  // others as mapping_cache::find, but for any size up to that of BAR1. ENOSPC: 64 ranges are registered already.
   class registration {
    public:
     registration() = default;
@@ -125,23 +129,23 @@ class planner {
     bool is_host_ = false;
   };
   result<registration> register_memory(std::uint64_t pointer, std::size_t bytes);
-  // The same for host memory: it is pinned, unless the application has done that, and its copies neither ask the driver nor
-  // pass through other memory. The application ends the registration before it unmaps or frees the memory. EBUSY: part of it
-  // is registered with CUDA already.
+  // The same for host memory: it is pinned, unless the application has done that, and its copies neither ask the driver
+  // nor pass through other memory. The application ends the registration before it unmaps or frees the memory. EBUSY:
+  // part of it is registered with CUDA already.
   result<registration> register_host_memory(void* pointer, std::size_t bytes, int device_ordinal);
-  // What the first list in pinned memory would wait for, done now: channels are opened, and the memory is bound to them.
+  // Does in advance what the first list in pinned memory would wait for: opens channels, and binds the memory to them.
   // Returns the bytes that were not bound before. ENOTSUP: no channels, or memory that is not pinned.
   result<std::uint64_t> prepare_host_memory(void* pointer, std::uint64_t size_bytes, int device_ordinal);
-  // The driver's attributes of the first byte of the registration that contains these bytes of device memory; null: none.
-  // Valid while the registration lasts.
+  // The driver's attributes of the first byte of the registration that contains this range of device memory; null if
+  // there is none. Valid while the registration lasts.
   const cu::pointer_info* registered(std::uint64_t pointer, std::size_t bytes) const noexcept;
 
   // ---- Control
-  // Opens everything that copies with this device's memory need, so that the first copy does not pay for it (some 10 ms).
+  // Opens everything that copies with this device's memory need (about 10 ms), so that the first copy does not have to.
   status prepare(int device_ordinal);
   // Keeps the GPU engine hot (gpu_engine.hpp) while the object lives. ENOTSUP: no GPU code in this build, no mapping.
   result<gpu_engine::hold> keep_hot(int device_ordinal);
-  // Unmaps what the cache holds; memory that the application has freed goes back to the GPU at once.
+  // Unmaps what the cache holds; memory that the application has freed is returned to the GPU at once.
   void trim();
 
   // ---- Introspection
@@ -152,8 +156,8 @@ class planner {
   executor best_executor() const noexcept { return best_executor_; }
   // Whether its settings allow channels to carry pageable memory through rings.
   bool has_channel_rings() const noexcept { return has_rings_; }
-  // Forces one method without a fallback, for calibration and `peerlane copy`. EAGAIN if the method is not available now
-  // (engine cold or busy), ENOTSUP if it does not apply to these addresses.
+  // Forces one method without a fallback, for calibration and `peerlane copy`. EAGAIN if the method is not available
+  // now (engine cold or busy), ENOTSUP if it does not apply to these addresses.
   status copy_by(const choice& option, const transfer& transfer);
 
   struct statistics {
@@ -175,7 +179,7 @@ class planner {
   struct thread_memory;
   struct thread_memory_holder;
   struct cpu_place;    // a device range as the CPU reaches it
-  class block_places;  // what a list of blocks lies in
+  class block_places;  // the memory of a list's blocks
 
   planner(const cu::driver_table& cuda, const options& wanted, cost_table costs, std::string origin);
   status inspect(const transfer& transfer, sides& ends, const cu::pointer_info* device = nullptr) const;
@@ -253,9 +257,9 @@ class planner {
   std::string costs_origin_;
   unsigned threads_;
   std::uint32_t epoch_;
-  std::uint32_t serial_;  // of the planners of this process: another may be made at this one's address
+  std::uint32_t serial_;  // of the planners of this process; another one may reuse this one's address
   const bool uses_channels_;
-  const bool orders_by_channel_, has_rings_;  // options::stream_order and rings here
+  const bool orders_by_channel_, has_rings_;  // resolved from options::stream_order and rings
   const executor best_executor_;              // the best that this planner may find
   mapping_cache maps_;
   std::unique_ptr<shared> shared_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of blocks with an address each (block_list.hpp): one list for a DMA channel where both sides allow it, else the list
-// of copies that any other caller could have made.
+// Lists of blocks with individual addresses (block_list.hpp): one list for a DMA channel if both sides allow it,
+// otherwise a list of copies like any other caller's.
 #include <algorithm>
 #include <cerrno>
 #include <map>
@@ -23,7 +23,8 @@ failure about_block(const char* role, std::size_t block, const failure& reason) 
 
 }  // namespace
 
-// What lies at the blocks' addresses. A list names few allocations, in any order: the driver is asked once for each.
+// The memory at the blocks' addresses. A list names few allocations, in any order, and the driver is asked once for
+// each.
 class planner::block_places {
  public:
   block_places(const planner& owner, const block_list& list) : owner_(owner), list_(list) {}
@@ -44,7 +45,7 @@ class planner::block_places {
     return {};
   }
 
-  // For the channel: all blocks in memory of one context that it reaches.
+  // For the channel: whether all blocks are in memory of one context that it reaches.
   bool are_reachable() const {
     for (const sides& one : kinds_)
       if (!is_for_channels(one.other) || !one.is_listed_with(kinds_[0])) return false;
@@ -53,7 +54,8 @@ class planner::block_places {
   sides& first() { return kinds_[0]; }
   bool are_of_one_kind() const { return kinds_.size() == 1 && fragments_.empty(); }
 
-  // Calls each(sides, destination, source, size_bytes) until that fails; neighbours on both sides are one call.
+  // Calls each(sides, destination, source, size_bytes) until a call fails; blocks that are adjacent on both sides
+  // become one call.
   template <class Each>
   status for_each_piece(Each&& each) const {
     for (std::size_t i = 0; i < list_.count();) {
@@ -79,12 +81,12 @@ class planner::block_places {
   }
 
  private:
-  // Bytes of a block that lie in one allocation on each side.
+  // The part of a block that lies in one allocation on each side.
   struct fragment {
     std::uint64_t destination, source, size_bytes;
     std::uint32_t kind;
   };
-  // Memory that was pinned in pieces: a block may lie in two of them.
+  // For memory that was pinned in pieces: a block may lie in two of them.
   status split(std::size_t block, fragment rest, fragment first) {
     auto& all = fragments_[block];
     for (all.push_back(first); rest.size_bytes != first.size_bytes; all.push_back(first)) {
@@ -104,7 +106,7 @@ class planner::block_places {
     return kind.host.is_pinned && kind.host.allocation.contains(other);
   }
 
-  // The first part of `wanted` that lies in one kind of memory, which is all of it nearly always.
+  // The first part of `wanted` that lies in one kind of memory; almost always all of it.
   result<fragment> find(std::size_t block, fragment wanted) {
     const bool is_read_first = list_.way == direction::to_host;  // the device's side
     const address_range destination{wanted.destination, wanted.size_bytes}, source{wanted.source, wanted.size_bytes};
@@ -163,8 +165,8 @@ class planner::block_places {
       made.host =
           inspect_host(owner_.cuda_, host_pointer(range.begin), 1, made.device.context != nullptr ? &context : nullptr);
     }
-    // A range that the driver tells in the GPU's addresses only holds for this block alone: such memory goes the ordinary
-    // way, like memory that is not pinned.
+    // If the driver reports a range only in the GPU's addresses, it is valid for this block alone, so such memory is
+    // treated like memory that is not pinned.
     if (made.host.is_pinned && made.host.allocation.contains({range.begin, 1})) {
       hosts_[made.host.allocation.begin] = made.host;
       return {};
@@ -176,19 +178,19 @@ class planner::block_places {
   }
 
   static constexpr std::uint32_t kSplit = UINT32_MAX;
-  static constexpr std::uint64_t kPageable = 0;  // begins no allocation
+  static constexpr std::uint64_t kPageable = 0;  // no allocation begins there
   const planner& owner_;
   const block_list& list_;
-  std::map<std::uint64_t, cu::pointer_info> devices_;  // by the beginning of the allocation
+  std::map<std::uint64_t, cu::pointer_info> devices_;  // by start of the allocation
   std::map<std::uint64_t, host_memory> hosts_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> numbers_;
   std::vector<sides> kinds_;
   std::vector<std::uint32_t> kinds_of_blocks_;              // or kSplit
-  std::map<std::size_t, std::vector<fragment>> fragments_;  // of those that are split
+  std::map<std::size_t, std::vector<fragment>> fragments_;  // of split blocks
   std::uint32_t last_ = 0;
 };
 
-// All blocks in memory that one description fits; by their places in host memory where that helps (block_order.hpp).
+// For blocks in memory that one description covers; sorted by place in host memory if that helps (block_order.hpp).
 status planner::add_of_one_kind(dma_engine::list& pieces, const block_list& list, const sides& kind) {
   const dma_engine::sides ends = sides_for_channel(kind);
   const std::span<const std::uint64_t> host = list.way == direction::to_host ? list.destinations : list.sources;
@@ -218,7 +220,7 @@ status planner::add_of_one_kind(dma_engine::list& pieces, const block_list& list
   return {};
 }
 
-// EAGAIN: they go another way, and nothing is under way.
+// EAGAIN: the blocks take another path, and nothing is in progress.
 result<dma_engine::operation> planner::list_on_channel(const block_list& list, block_places& places, bool is_urgent) {
   if (!places.are_reachable()) return failure{EAGAIN, "not for one DMA channel"};
   auto state = state_of(places.first().list_mover());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks between paged memories (block_transfer.hpp): one list for a DMA channel where both sides allow it, else the list of
-// copies that any other caller could have made.
+// Blocks between paged memories (block_transfer.hpp): one list for a DMA channel if both sides allow it, otherwise a
+// list of copies like any other caller's.
 #include <algorithm>
 #include <cerrno>
 #include <vector>
@@ -18,7 +18,7 @@ failure about_plane(const char* role, std::size_t plane, const failure& reason) 
   return {reason.code, format("plane %zu of the %s: %s", plane, role, reason.message.c_str())};
 }
 
-// Blocks that lie one behind the other in both memories can be one copy.
+// Blocks that are adjacent in both memories can be one copy.
 bool may_join(const block_transfer& blocks) {
   return blocks.destination.stride_bytes == blocks.block_bytes && blocks.source.stride_bytes == blocks.block_bytes;
 }
@@ -28,7 +28,7 @@ bool is_worth_sorting(const block_transfer& blocks) {
   const bool to_host = blocks.way == direction::to_host;
   const paged_memory &host = to_host ? blocks.destination : blocks.source,
                      &device = to_host ? blocks.source : blocks.destination;
-  // Entries hold 32 bits of each number; check() has held the numbers against the planes.
+  // Entries hold 32 bits of each number; check() has compared the numbers with the planes.
   if (!host.indices.is_given() || host.plane_bytes / host.stride_bytes > UINT32_MAX ||
       device.plane_bytes / device.stride_bytes > UINT32_MAX)
     return false;
@@ -56,8 +56,8 @@ status planner::inspect_plane(const char* role, const paged_memory& side, std::s
   return {};
 }
 
-// Memory that was registered piece by piece (host pools; PyTorch's threads do that too): the first and the last byte are
-// asked for here, the pieces between them when blocks need them.
+// For memory that was registered piece by piece (host pools; PyTorch's threads do that too): only the first and the
+// last byte are looked up here, the pieces in between when blocks need them.
 host_memory planner::inspect_host_plane(address_range range, const gpu_context* context) const {
   host_memory whole = inspect_host(cuda_, host_pointer(range.begin), range.size_bytes, context);
   if (whole.is_pinned) return whole;
@@ -70,14 +70,14 @@ host_memory planner::inspect_host_plane(address_range range, const gpu_context* 
   return first;
 }
 
-// Planes that are woven into each other (a page holds its part of each) are looked at as one range.
+// Interleaved planes (a page holds its part of each) are looked up as one range.
 address_range planner::woven_planes(const paged_memory& side) noexcept {
   const auto [first, last] = std::minmax_element(side.planes.begin(), side.planes.end());
   const std::uint64_t shift = *last - *first;
   return shift < side.stride_bytes ? address_range{*first, shift + side.plane_bytes} : address_range{};
 }
 
-// What lies at both sides of a plane. `ends` describes the plane before, which is often in the same allocations.
+// Looks up both sides of a plane. `ends` describes the previous plane, which is often in the same allocations.
 status planner::inspect_planes(const block_transfer& blocks, std::size_t plane, sides& ends) const {
   ends.way = blocks.way;
   const paged_memory &written = blocks.destination, &read = blocks.source;
@@ -109,7 +109,7 @@ status planner::inspect_planes(const block_transfer& blocks, std::size_t plane, 
   return {};
 }
 
-// Blocks of the plane between host and GPU in the caller's order.
+// Adds the plane's blocks between host and GPU in the caller's order.
 status planner::add_as_they_are(dma_engine::list& pieces, const block_transfer& blocks, std::span<const sides> planes) {
   const paged_memory &written = blocks.destination, &read = blocks.source;
   for (std::size_t plane = 0; plane < planes.size(); ++plane) {
@@ -130,7 +130,7 @@ status planner::add_as_they_are(dma_engine::list& pieces, const block_transfer& 
   return {};
 }
 
-// By their places in host memory (block_order.hpp). All planes have the order of the first.
+// Adds blocks sorted by place in host memory (block_order.hpp). All planes have the order of the first.
 status planner::add_sorted(dma_engine::list& pieces, const block_transfer& blocks, std::span<const sides> planes) {
   const bool to_host = blocks.way == direction::to_host;
   const paged_memory &written = blocks.destination, &read = blocks.source;
@@ -168,7 +168,7 @@ status planner::add_sorted(dma_engine::list& pieces, const block_transfer& block
   });
 }
 
-// EAGAIN: they go another way, and nothing is under way.
+// EAGAIN: the blocks take another path, and nothing is in progress.
 result<dma_engine::operation> planner::blocks_on_channel(const block_transfer& blocks, std::span<const sides> planes,
                                                          bool is_urgent) {
   sides first = planes[0];
@@ -190,7 +190,8 @@ result<dma_engine::operation> planner::blocks_on_channel(const block_transfer& b
   return begun;
 }
 
-// Planes of host memory that was registered piece by piece, and not to its end: a pool that is still being pinned.
+// Whether the planes are in host memory that was registered piece by piece, and not completely: a pool that is still
+// being pinned.
 bool planner::is_pinned_in_pieces(const block_transfer& blocks, std::span<const sides> planes) const noexcept {
   if (blocks.way == direction::on_device) return false;
   const paged_memory& host = blocks.way == direction::to_host ? blocks.destination : blocks.source;

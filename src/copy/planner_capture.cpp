@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies as nodes of a graph that is being captured. They are CUDA's: a channel executes what was queued in it once, and
-// nothing on the GPU queues it anew at each launch (docs/design/0004).
+// Copies as nodes of a graph that is being captured. They are CUDA's: a channel executes what is queued once, and
+// nothing on the GPU queues it again at each launch (docs/design/0004).
 #include <cerrno>
 
 #include "base/text.hpp"
@@ -13,7 +13,7 @@ namespace pl::copy {
 status planner::capture(std::span<const transfer> list, cu::stream_t stream) {
   std::vector<sides> inspected(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (list[i].row_bytes == 0 || list[i].rows == 0) continue;  // their product may wrap
+    if (list[i].row_bytes == 0 || list[i].rows == 0) continue;  // their product may overflow
     if (auto good = inspect(list[i], inspected[i]); !good) return good;
     inspect_other(list[i], inspected[i]);
     if (inspected[i].other == other_side::pageable)
@@ -24,7 +24,7 @@ status planner::capture(std::span<const transfer> list, cu::stream_t stream) {
   }
   const cu::relaxed_capture unharmed(cuda_);
   if (auto captured = require_capture(cuda_, stream); !captured) return captured;
-  for (std::size_t i = 0; i < list.size(); ++i)  // those of nothing add nothing
+  for (std::size_t i = 0; i < list.size(); ++i)  // empty copies add no node
     if (const auto rc = queue_copy(cuda_, list[i], stream); rc != cu::error_code::success)
       return cu::make_error(cuda_, rc,
                             format("copy %zu of %zu (%s) in the capture, which can no longer be used", i + 1, list.size(),

@@ -17,21 +17,21 @@
 
 namespace pl::copy {
 
-// Longer lists of blocks keep a channel busy for more than short copies should wait.
+// Longer lists of blocks would keep a channel busy for longer than short copies should wait.
 inline constexpr std::uint64_t kMaxQuickBytes = std::uint64_t{1} << 20;
 
 struct planner::sides {
   direction way = direction::to_device;
   other_side other = other_side::pageable;
-  bool other_is_known = false;  // `other` was looked up: for host memory that costs a driver call, often not needed
-  cu::pointer_info device;      // of the destination, for to_host of the source
+  bool other_is_known = false;  // `other` is known: for host memory that costs a driver call, which is often not needed
+  cu::pointer_info device;      // of the destination; for to_host of the source
   cu::pointer_info source;      // on_device only
   host_memory host;             // if other_is_known
-  gpu_state* state = nullptr;   // of `device`, once it was wanted
+  gpu_state* state = nullptr;   // of `device`, once it was needed
 
-  // Whose channel moves data between two GPUs. One copy: the destination's, since what an engine writes to its own GPU needs
-  // no flush behind it (dma_engine.cpp), which costs more than to read from the peer. Lists: the source's, which write to a
-  // peer at a higher rate and flush once for all.
+  // Whose channel moves data between two GPUs. A single copy: the destination's, because what an engine writes to its
+  // own GPU needs no flush (dma_engine.cpp), which costs more than reading from the peer. Lists: the source's, which
+  // writes to a peer at a higher rate and flushes once for all.
   const cu::pointer_info& list_mover() const { return other == other_side::peer_gpu ? source : device; }
   bool is_listed_with(const sides& first) const {
     const auto &mover = list_mover(), &first_mover = first.list_mover();
@@ -58,12 +58,12 @@ struct planner::cpu_place {
   arch::mapping_type type = arch::mapping_type::none;
 };
 
-// From addresses of one kind to those of another. Copies of other memory read the slots without a lock, at any time: also
-// while one is given to another range, when its fields must not be taken from both.
+// Maps addresses of one kind to those of another. Copies of other memory read the slots without a lock at any time,
+// also while a slot is being assigned to another range; fields must then not be mixed.
 class range_slot {
  public:
   bool is_free() const noexcept { return begin_.load(std::memory_order_relaxed) == 0; }
-  // Where `pointer` lies on the other side, if all of the bytes lie in this range.
+  // The address of `pointer` on the other side, if all of the bytes lie in this range.
   char* find(std::uint64_t pointer, std::size_t bytes, arch::mapping_type& type) const noexcept {
     const std::uint32_t before = version_.load(std::memory_order_acquire);
     const std::uint64_t begin = begin_.load(std::memory_order_acquire);
@@ -71,15 +71,16 @@ class range_slot {
     if (begin == 0 || pointer < begin || pointer >= end || bytes > end - pointer) return nullptr;
     char* const data = data_.load(std::memory_order_acquire);
     const auto its_type = type_.load(std::memory_order_acquire);
-    // The slot is changing or has changed. Then it is not the range of `pointer`: an application does not register or
-    // end a range while it is being copied.
+    // The slot is changing or has changed, so it is not the range of `pointer`: an application does not register or end
+    // a range while it is being copied.
     if (version_.load(std::memory_order_relaxed) != before || before % 2 != 0) return nullptr;
     type = its_type;
     return data + (pointer - begin);
   }
 
  protected:
-  // The planner's lock is held. Release, each: whoever sees a new field also sees the odd version before it.
+  // Each store is a release, so that whoever sees a new field also sees the odd version before it. Precondition: the
+  // planner's lock is held.
   void change(std::uint64_t begin, std::uint64_t end, char* data, arch::mapping_type type) noexcept {
     const std::uint32_t version = version_.load(std::memory_order_relaxed);
     version_.store(version + 1, std::memory_order_relaxed);
@@ -134,7 +135,7 @@ class registered_host_range : public range_slot {
     change(0, 0, nullptr, arch::mapping_type::none);
     pinning_.end();
   }
-  // Of its first byte, as the driver told it when it was registered.
+  // The driver's information about its first byte when it was registered.
   const host_memory& info() const noexcept { return pinning_.memory(); }
 
  private:
@@ -151,14 +152,15 @@ struct planner::shared {
   std::mutex mutex;  // guards what follows, up to the ranges
   std::unique_ptr<backend> maps;
   std::map<cu::context_t, std::unique_ptr<gpu_state>> states;
-  std::vector<std::unique_ptr<gpu_state>> dead;  // of destroyed contexts; somebody may still look at them
+  std::vector<std::unique_ptr<gpu_state>> dead;  // of destroyed contexts; other threads may still read them
 
   std::atomic<unsigned> ranges_used{0};  // slots from here on were never used
   std::array<registered_range, kRanges> ranges;
   std::atomic<unsigned> host_ranges_used{0};
   std::array<registered_host_range, kRanges> host_ranges;
 
-  // One a thread, which alone writes it: a locked instruction behind a store to the mapping waits for that to drain.
+  // One for each thread, written only by it: a locked instruction after a store to the mapping would wait for that
+  // store to drain.
   struct alignas(64) counter_block {
     struct counter {
       std::atomic<std::uint64_t> copies{0}, bytes{0};
@@ -166,7 +168,7 @@ struct planner::shared {
     std::array<counter, kMethods> taken;
   };
   std::mutex peers_mutex;
-  std::set<std::pair<std::uint64_t, std::uint64_t>> peers;  // contexts, source and destination, that were connected
+  std::set<std::pair<std::uint64_t, std::uint64_t>> peers;  // pairs of contexts (source, destination) with peer access
 
   std::mutex counters_mutex;
   std::vector<std::unique_ptr<counter_block>> counters;
@@ -176,8 +178,8 @@ struct planner::shared {
   std::mutex queue_mutex;
   std::condition_variable queue_changed;
   struct queued_work {
-    std::function<void(const status& reached)> run;  // `reached`: what became of the work that it waits for
-    copy_engine* dma = nullptr;                      // it waits for `behind` of this, if not null
+    std::function<void(const status& reached)> run;  // `reached`: the outcome of the work that it waits for
+    copy_engine* dma = nullptr;                      // it waits for `behind` of this engine, if not null
     copy_engine::ticket behind;
   };
   std::deque<queued_work> queue;

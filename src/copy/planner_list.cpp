@@ -11,9 +11,9 @@
 namespace pl::copy {
 namespace {
 
-constexpr std::size_t kShortBytes = 4096;                   // of a piece that is worth gathering
-constexpr std::size_t kGatherBytes = 2 * kLowLatencyBytes;  // what one message brings
-constexpr std::size_t kLoadPieces = 2;                      // so few pieces cost less by loads
+constexpr std::size_t kShortBytes = 4096;                   // largest piece that is worth gathering
+constexpr std::size_t kGatherBytes = 2 * kLowLatencyBytes;  // maximum of one message
+constexpr std::size_t kLoadPieces = 2;                      // up to this many pieces cost less by loads
 
 bool is_short(const transfer& transfer) {
   return transfer.rows == 1 && transfer.row_bytes <= kShortBytes && transfer.row_bytes != 0;
@@ -21,7 +21,7 @@ bool is_short(const transfer& transfer) {
 
 }  // namespace
 
-// Stores without a fence between them. Pieces of one allocation are looked up once: the call is one operation.
+// Stores without a fence between them. Pieces of one allocation are looked up once, because the call is one operation.
 status planner::store_list(std::span<const transfer> list) {
   auto fence = arch::mapping_type::none;
   cpu_place place;
@@ -64,7 +64,8 @@ status planner::store_list(std::span<const transfer> list) {
   return bad;
 }
 
-// The GPU engine gathers the pieces in pinned memory, the CPU copies them to their destinations. EAGAIN: nothing was done.
+// The GPU engine gathers the pieces in pinned memory, and the CPU copies them to their destinations. EAGAIN: nothing
+// was done.
 status planner::gather_list(std::span<const transfer> list, sides& ends) {
   auto engine = open_engine(ends);
   if (!engine) return engine.error();
@@ -93,7 +94,8 @@ status planner::gather_list(std::span<const transfer> list, sides& ends) {
   return {};
 }
 
-// One ticket for all that DMA can do without the CPU. Takes pieces of one context from the front; returns how many.
+// One ticket for everything that DMA can do without the CPU. Takes pieces of one context from the front, and returns
+// how many.
 result<std::size_t> planner::submit_list(std::span<const transfer> list, std::span<sides> ends, copy_engine*& dma,
                                          copy_engine::ticket& ticket) {
   auto first = state_of(list[0].way == direction::on_device ? ends[0].source : ends[0].device);
@@ -118,8 +120,8 @@ result<std::size_t> planner::submit_list(std::span<const transfer> list, std::sp
   return count_of;
 }
 
-// Whether a DMA channel moves the list sooner than the ways below: what a list costs there (docs/results/dma), against a CPU
-// store or load for each short piece.
+// Whether a DMA channel moves the list sooner than the methods below: the cost of a list there (docs/results/dma),
+// compared with a CPU store or load for each short piece.
 bool planner::is_for_channel(std::span<const transfer> list) const noexcept {
   constexpr double kListNs = 5500, kBlockNs = 25, kBytesPerNs = 50;
   if (!uses_channels_ || list.size() < 2) return false;
@@ -136,7 +138,7 @@ bool planner::is_for_channel(std::span<const transfer> list) const noexcept {
   return false;
 }
 
-// Pieces in the memory of the one before are not looked up again: the call is one operation.
+// Pieces in the memory of the previous one are not looked up again, because the call is one operation.
 status planner::add_to_list(dma_engine::list& pieces, std::span<const transfer> list, sides& ends) {
   const bool is_host_first = list[0].way == direction::to_host;
   for (const auto& transfer : list) {
@@ -148,7 +150,7 @@ status planner::add_to_list(dma_engine::list& pieces, std::span<const transfer> 
                           ends.device.allocation.contains({device, transfer.row_bytes}) &&
                           known.contains({other, transfer.row_bytes});
     if (!is_known) {
-      const sides before = ends;  // of the first, or of the one before
+      const sides before = ends;  // of the first piece, or the previous one
       ends = {};
       if (auto good = inspect(transfer, ends); !good) return good;
       inspect_other(transfer, ends);
@@ -161,14 +163,15 @@ status planner::add_to_list(dma_engine::list& pieces, std::span<const transfer> 
   return {};
 }
 
-// Whether a DMA channel takes the list behind a stream: all pieces of one direction, and each in memory that it reaches.
+// Whether a DMA channel takes the list behind a stream: all pieces have one direction, and lie in memory that it
+// reaches.
 bool planner::is_for_channel_behind(std::span<const transfer> list, std::span<const sides> ends) const noexcept {
   if (!orders_by_channel_ || list.empty()) return false;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const auto& one = list[i];
     if (one.way != list[0].way || one.row_bytes == 0 || one.rows == 0) return false;
     if (ends[i].other == other_side::pageable || ends[i].other == other_side::peer_gpu) return false;
-    // Inside one GPU CUDA's copies soon are the quicker ones.
+    // Within one GPU, CUDA's copies are faster from a small size on.
     if (one.way == direction::on_device &&
         costs_.cost(one.way, other_side::same_gpu, {method::dma_channel, 1}, one.bytes()) >
             costs_.cost(one.way, other_side::same_gpu, {method::copy_engine, 1}, one.bytes()))
@@ -177,8 +180,8 @@ bool planner::is_for_channel_behind(std::span<const transfer> list, std::span<co
   return true;
 }
 
-// The whole list by one DMA channel, behind the stream `after` if that is given. `ends` are the first copy's. EAGAIN: it
-// goes another way, and nothing is under way.
+// The whole list by one DMA channel, behind the stream `after` if given. `ends` are the first copy's. EAGAIN: it takes
+// another path, and nothing is in progress.
 result<dma_engine::operation> planner::begin_on_channel(std::span<const transfer> list, sides ends,
                                                         const cu::stream_t* after) {
   inspect_other(list[0], ends);
@@ -190,7 +193,7 @@ result<dma_engine::operation> planner::begin_on_channel(std::span<const transfer
   if (auto added = add_to_list(pieces, list, ends); !added) return added.error();
   auto begun = after != nullptr ? pieces.submit_behind(*after) : pieces.submit();
   if (!begun && begun.code() == EBUSY) return begun;
-  if (!begun) return failure{EAGAIN, begun.error().message};  // another way reports what is wrong with the GPU
+  if (!begun) return failure{EAGAIN, begun.error().message};  // another method reports what is wrong with the GPU
   for (const auto& transfer : list) count(method::dma_channel, transfer.bytes());
   return begun;
 }
@@ -211,7 +214,7 @@ status planner::copy_list(std::span<const transfer> list) {
     else if (is_short(transfer) && transfer.way == direction::to_host) reads.push_back(transfer);
     else rest.push_back(transfer);
   }
-  // The long ones first: they move while the CPU does the short ones.
+  // The long ones first: they are moved while the CPU copies the short ones.
   std::vector<sides> inspected;
   for (const auto& transfer : rest) {
     sides& ends = inspected.emplace_back();
@@ -251,7 +254,7 @@ status planner::read_list(std::span<const transfer> list) {
   while (!list.empty()) {
     sides first;
     if (auto good = inspect(list[0], first); !good) return good;
-    // As many as one message carries, of one context.
+    // As many as one message carries, all of one context.
     std::size_t pieces = 0;
     std::size_t total = 0;
     while (pieces < list.size() && pieces < engine::kListEntries) {

@@ -15,7 +15,7 @@ failure not_for(const choice& option, const char* reason) {
   return {ENOTSUP, format("%s: %s", to_text(option).c_str(), reason)};
 }
 
-// Rows that lie one behind the other in `dense` to their places in host memory.
+// Copies rows that are packed in `dense` to their places in host memory.
 void spread_rows(const transfer& transfer, const std::byte* dense) {
   for (std::size_t row = 0; row < transfer.rows; ++row)
     std::memcpy(host_pointer(transfer.dst + row * transfer.dst_pitch), dense + row * transfer.row_bytes, transfer.row_bytes);
@@ -45,9 +45,9 @@ const cu::pointer_info* planner::registered(std::uint64_t pointer, std::size_t b
   return find_registered(pointer, bytes, type, &info) != nullptr ? info : nullptr;
 }
 
-// Fast path for plain copies that one CPU thread does best whatever the host memory is; registered host memory is not looked
-// up. False: not such a copy, or it failed; the general path then reports the error. `device_info`: the driver's attributes
-// of the device side; null: they are queried.
+// The fast path for plain copies that one CPU thread does best whatever the host memory is; registered host memory is
+// not looked up. Returns false if it is not such a copy, or if it failed: the general path then reports the error.
+// `device_info`: the driver's attributes of the device side; null: they are queried.
 bool planner::copy_shortly(const transfer& transfer, const cu::pointer_info* device_info) {
   if (transfer.way == direction::on_device) return false;
   const bool to_device = transfer.way == direction::to_device;
@@ -89,13 +89,13 @@ result<planner::cpu_place> planner::reach(std::uint64_t pointer, std::size_t byt
 
 status planner::by_cpu_store(const choice& option, const transfer& transfer, const sides& ends) {
   if (transfer.rows == 1) {
-    // Pieces that the mapping cache gives at once, whatever it begins with.
+    // A size that the mapping cache grants at any start address.
     const std::size_t most = static_cast<std::size_t>(options_.maps.window_bytes / 2);
     for (std::size_t done = 0; done < transfer.row_bytes;) {
       const std::size_t bytes = std::min(most, transfer.row_bytes - done);
       cu::pointer_info info = ends.device;
       if (done != 0) {
-        auto now = cu::inspect_pointer(cuda_, transfer.dst + done);  // the next piece may be of another memory object
+        auto now = cu::inspect_pointer(cuda_, transfer.dst + done);  // the next piece may be in another memory object
         if (!now) return now.error();
         info = *now;
       }
@@ -171,7 +171,7 @@ status planner::by_low_latency(const transfer& transfer, sides& ends) {
     return not_for({method::engine_low_latency, 1}, "carries single rows of at most 32 KiB to the host");
   auto engine = open_engine(ends);
   if (!engine) return engine.error();
-  // What one round trip of the bus brings is there before the worker's first line (4 KiB: 2.47 us instead of 2.67, H200).
+  // The result of one bus round trip is there before the worker's first line (4 KiB: 2.47 us instead of 2.67, H200).
   constexpr std::size_t kHeadBytes = 1u << 10;
   cpu_place place;
   if (transfer.row_bytes >= 2 * kHeadBytes)
@@ -199,7 +199,7 @@ status planner::by_engine_copy(const choice& option, const transfer& transfer, s
   return to_status((*engine)->wait(*begun));
 }
 
-// To pageable memory: parts to staging memory, each copied on by the CPU while the later ones are still coming.
+// To pageable memory: parts go to staging memory, from which the CPU copies each while the later ones still arrive.
 status planner::by_engine_bounce(const choice& option, const transfer& transfer, sides& ends) {
   const std::size_t bytes = transfer.bytes();
   if (ends.way != direction::to_host || bytes > staging_area::kPieceBytes)
@@ -234,16 +234,16 @@ status planner::by_engine_bounce(const choice& option, const transfer& transfer,
   std::size_t given = 0;
   status outcome;
   for (std::size_t i = 0; i < count; ++i) {
-    // As many at a time as there are workers free: a request keeps its worker until it has been waited for.
+    // As many at a time as workers are free: a request keeps its worker until it has been waited for.
     for (; outcome && given < count; ++given) {
       const std::size_t begin = given * share;
       auto one = (*engine)->begin_copy(
           {direction::to_host, piece.device_address() + begin, transfer.src + begin, std::min(share, bytes - begin)}, 1);
-      if (!one) return one.error();  // cannot be: the size was checked
+      if (!one) return one.error();  // cannot happen: the size was checked
       if (one->is_refused()) break;
       begun[given] = *std::move(one);
     }
-    if (given == i) break;  // none is under way
+    if (given == i) break;  // none is in progress
     auto done = to_status((*engine)->wait(begun[i]));
     const std::size_t begin = i * share;
     if (done && outcome)
@@ -269,8 +269,8 @@ status planner::by_dma_channel(const transfer& transfer, sides& ends) {
   return begun ? begun->wait() : status(begun.error());
 }
 
-// To any host memory, through pinned memory of ours: the CPU copies each line on as it arrives. Rows pass through staging
-// memory.
+// To any host memory, through our own pinned memory, from which the CPU copies each line as it arrives. Rows pass
+// through staging memory.
 status planner::by_dma_bounce(const transfer& transfer, sides& ends) {
   constexpr choice kMine{method::dma_bounce, 1};
   const std::size_t bytes = transfer.bytes();
@@ -310,8 +310,8 @@ status planner::by_dma_ring(const choice& option, const transfer& transfer, side
   return (*ring)->copy(transfer, ends.device, option.width);
 }
 
-// Without it CUDA moves the data between the GPUs through host memory (38 GB/s instead of 380 over NVLink on H200).
-// Applications with several GPUs mostly have it on already; it stays on. A failure does not stop the copy.
+// Without it, CUDA moves data between GPUs through host memory (38 GB/s instead of 380 over NVLink on H200).
+// Applications with several GPUs mostly have it enabled already; it stays enabled. A failure does not stop the copy.
 void planner::enable_peer_access(const sides& ends) {
   if (!options_.peer_access) return;
   auto source = find_context(cuda_, ends.source.device_ordinal, ends.source.context);
@@ -326,7 +326,7 @@ void planner::enable_peer_access(const sides& ends) {
 
 status planner::by_copy_engine(const transfer& transfer, const sides& ends) {
   if (ends.other == other_side::peer_gpu) enable_peer_access(ends);
-  // The side that sends: a GPU's DMA engines write to a peer faster than they read from it.
+  // The sending side: a GPU's DMA engines write to a peer faster than they read from it.
   auto state = state_of(ends.way == direction::on_device ? ends.source : ends.device);
   if (!state) return state.error();
   auto dma = (*state)->dma();

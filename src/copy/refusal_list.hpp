@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why memory could not be mapped, by the memory's identity: the last few, so that a copy that is repeated in a loop does not
+// Why memory could not be mapped, by the memory's identity: the last few failures, so that a copy in a loop does not
 // ask the kernel in vain each time. Not thread-safe.
 #pragma once
 
@@ -16,11 +16,11 @@ namespace pl::copy {
 struct refusal {
   memory_identity id;
   failure reason;
-  std::uint64_t until_ns = 0;  // 0: for good
+  std::uint64_t until_ns = 0;  // 0: permanent
   bool is_over() const { return until_ns != 0 && monotonic_ns() >= until_ns; }
 };
 
-// Whether a retry is pointless because the reason lies in the kind of memory. Other reasons (BAR1 full, no descriptors, a
+// Whether a retry is pointless because the kind of memory is the reason. Other reasons (BAR1 full, no descriptors, a
 // bus error) may pass.
 inline bool is_permanent_refusal(int code) { return code == ENOTSUP || code == EINVAL || code == EPERM; }
 
@@ -32,7 +32,7 @@ class refusal_list {
  public:
   static constexpr std::size_t kMaxRefusals = 64;
 
-  // Null if none is known or it is over. Valid until the next add or clear.
+  // Null if none is known or it has expired. Valid until the next add or clear.
   const refusal* find(const memory_identity& id) const {
     for (const auto& known : known_)
       if (known.id == id) return known.is_over() ? nullptr : &known;

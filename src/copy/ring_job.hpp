@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One copy between pageable host memory and a GPU through a ring of pinned chunks: an engine moves chunk i between the GPU
-// and the ring while CPU threads move its neighbours between the ring and the application's memory. The threads share a
-// chunk, so that the first one is no longer with the CPU than the others, and none is left alone with the last.
+// One copy between pageable host memory and a GPU through a ring of pinned chunks: an engine moves chunk i between the
+// GPU and the ring while CPU threads copy the neighbouring chunks between the ring and the application's memory. The
+// threads share each chunk, so that the first chunk takes the CPU no longer than the others, and no thread is left
+// alone with the last one.
 //
-// The engine is anything with
-//   using ticket;                                  // copied and asked from any thread
+// The engine is any type with
+//   using ticket;                                  // copied and queried from any thread
 //   result<ticket> submit(const transfer& part);   // queues the copy of a chunk; any thread
 //   status wait(const ticket& queued);             // any number of threads
 #pragma once
@@ -28,27 +29,29 @@
 
 namespace pl::copy::ring {
 
-constexpr std::size_t kMinChunkBytes = 64u << 10;  // below it the engine's start-up, not its speed, sets the pace
+constexpr std::size_t kMinChunkBytes = 64u << 10;  // below it, the engine's start-up sets the pace, not its speed
 constexpr std::size_t kMinCutBytes = 256u << 10;   // a shorter copy is not cut into smaller chunks than the ring's
-constexpr std::size_t kMinCutChunks = 4;           // that a longer one is cut into, for the two sides to overlap
-constexpr std::size_t kMinShares = 16;             // of a chunk: no thread waits long for the last one
+constexpr std::size_t kMinCutChunks = 4;           // minimum that a longer one is cut into, so that the two sides overlap
+constexpr std::size_t kMinShares = 16;             // of a chunk, so that no thread waits long for the last one
 constexpr std::size_t kMinParts = 8;               // of a copy, for several threads to share
-constexpr std::size_t kMinShareBytes = 16u << 10;  // some 1.5 us
-constexpr std::size_t kAhead = 2;   // chunks queued before any thread is called; the others while those are under way
-constexpr unsigned kMinChunks = 2;  // one with the engine, one with the CPU
+constexpr std::size_t kMinShareBytes = 16u << 10;  // about 1.5 us
+// Chunks queued before any thread is called; the others are queued while these are in flight.
+constexpr std::size_t kAhead = 2;
+constexpr unsigned kMinChunks = 2;  // one for the engine, one for the CPU
 constexpr std::size_t kNever = ~std::size_t{0};
 constexpr unsigned kPollsPerYield = 64;
 
-// Chunk i lives in slot i % slots.
+// Chunk i is in slot i % slots.
 template <class Engine>
 struct slot {
-  std::atomic<std::size_t> submitted{kNever};  // the chunk whose DMA was queued last; release: behind `end`
-  std::atomic<std::size_t> shares_left{0};     // of the chunk that the CPU works on, or will
+  std::atomic<std::size_t> submitted{kNever};  // the chunk whose DMA was queued last; release: after `end`
+  std::atomic<std::size_t> shares_left{0};     // of the chunk that the CPU works on, or will work on
   typename Engine::ticket end;
 };
 
-// One copy. A part is a thread's share of a chunk. Parts are claimed in rising order and a part waits for lower ones at
-// most. So the parts that a thread waits for have been claimed and will end, also when a single thread runs all parts.
+// One copy. A part is a thread's share of a chunk. Parts are claimed in ascending order, and a part waits at most for
+// lower ones. So the parts that a thread waits for have been claimed and will end, even if a single thread runs all
+// parts.
 template <class Engine>
 class job {
  public:
@@ -68,19 +71,20 @@ class job {
 
   std::size_t parts() const { return pieces(whole_.row_bytes, share_bytes_); }
 
-  // The first chunks have the driver's call behind them when the threads come.
+  // The first chunks are already queued in the driver when the threads arrive.
   void submit_ahead() {
     for (std::size_t i = 0; i < std::min({kAhead, chunks(), slots_.size()}) && !has_failed(); ++i) submit(i);
   }
 
   void take_out(std::size_t part) {
-    // The rest of the ring: a call of some 4 us for each chunk, by all threads and while the first chunks are under way.
+    // The rest of the ring: a call of about 4 us for each chunk, by all threads and while the first chunks are in
+    // flight.
     if (const std::size_t ahead = part + kAhead; ahead < std::min(chunks(), slots_.size())) submit(ahead);
     const std::size_t i = chunk_of(part);
     if (!await_slot(i, i)) return;
     void* const destination = host_pointer(whole_.dst + part * share_bytes_);
-    // Not past the caches: the engine has put the chunk there, and stores past them were no faster (H100: 21.5 GB/s, 23.8
-    // with them at 16 MiB by 4 threads).
+    // Through the caches: the engine has put the chunk there, and stores that bypass them were no faster (H100: 21.5
+    // GB/s, 23.8 with them at 16 MiB by 4 threads).
     std::memcpy(destination, in_ring(part), bytes_of(part));
     if (is_last_share(i) && i + slots_.size() < chunks()) submit(i + slots_.size());
   }
@@ -88,13 +92,13 @@ class job {
   void put_in(std::size_t part) {
     const std::size_t i = chunk_of(part);
     if (!await_slot(i, i < slots_.size() ? kNever : i - slots_.size())) return;
-    // Past the caches: the chunk is not read from memory first, and the engine does not have to fetch it from a CPU's cache
-    // (16 MiB by 4 threads: 35 GB/s instead of 20).
+    // Past the caches: the chunk is not read from memory first, and the engine does not have to fetch it from a CPU's
+    // cache (16 MiB by 4 threads: 35 GB/s instead of 20).
     arch::copy_to(arch::mapping_type::wc, in_ring(part), host_pointer(whole_.src + part * share_bytes_), bytes_of(part));
     if (is_last_share(i)) submit(i);
   }
 
-  // Nothing is in flight afterwards: the ring may be used again, and the caller may free its memory.
+  // Afterwards nothing is in flight: the ring may be reused, and the caller may free its memory.
   status finish() {
     for (auto& s : slots_)
       if (s.submitted.load(std::memory_order_acquire) != kNever) keep_first(engine_.wait(s.end));
@@ -144,7 +148,8 @@ class job {
     s.submitted.store(i, std::memory_order_release);
   }
 
-  // Until the slot of chunk i holds chunk `expected` and its DMA has ended. False once anything has failed.
+  // Waits until the slot of chunk i holds chunk `expected` and its DMA has ended. Returns false once anything has
+  // failed.
   bool await_slot(std::size_t i, std::size_t expected) {
     auto& s = slots_[i % slots_.size()];
     for (unsigned polls = 1; s.submitted.load(std::memory_order_acquire) != expected; ++polls) {
@@ -168,7 +173,7 @@ class job {
   status failed_;
 };
 
-// Runs it with `width` threads of the pool, the caller included; `chunk_bytes`, a power of two, is the ring's.
+// Runs the copy with `width` threads of the pool, including the caller; `chunk_bytes`, a power of two, is the ring's.
 template <class Engine>
 status run(Engine& engine, worker_pool& pool, std::byte* ring, std::span<slot<Engine>> slots, std::size_t chunk_bytes,
            const transfer& whole, unsigned width) {

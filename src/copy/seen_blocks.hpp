@@ -9,13 +9,13 @@
 
 namespace pl::copy {
 
-// Numbers of blocks that were seen. A list may name a thousand of the twenty million blocks of a pool: a bit for each of
+// Numbers of blocks that were seen. A list may name a thousand of a pool's twenty million blocks; a bit for each of
 // those would cost more than the transfer.
 class seen_blocks {
  public:
   static constexpr std::uint64_t kMaxNumber = UINT32_MAX - 1;
 
-  // `last`: the largest number that is added, at most kMaxNumber.
+  // `last`: the largest number that will be added, at most kMaxNumber.
   seen_blocks(std::size_t count, std::uint64_t last) {
     constexpr std::uint64_t kDenseBitsPerBlock = 128;
     is_dense_ = last / kDenseBitsPerBlock <= count;
@@ -26,7 +26,7 @@ class seen_blocks {
       words_.assign(std::size_t{1} << (64u - shift_), kFree);
     }
   }
-  // Calls number(i) for all i below `count`; returns the first i whose number was there already, else `count`.
+  // Calls number(i) for all i below `count`; returns the first i whose number was already there, otherwise `count`.
   template <class Number>
   std::size_t add_all(std::size_t count, Number number) {
     std::uint32_t* const words = words_.data();

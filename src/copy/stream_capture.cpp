@@ -19,7 +19,7 @@ status refuse_capture(const cu::driver_table& cuda, cu::stream_t stream) {
   if (cuda.cuStreamIsCapturing == nullptr) return {};
   int capture = cu::capture_status::none;
   const auto rc = cuda.cuStreamIsCapturing(stream, &capture);
-  // The default stream cannot even be asked while another stream's capture would have to include it.
+  // The default stream cannot even be queried while another stream's capture would have to include it.
   if (capture != cu::capture_status::none || (rc >= kFirstCaptureError && rc <= kLastCaptureError))
     return failure{
         EBUSY,

@@ -6,7 +6,7 @@
 
 namespace pl::copy {
 
-// EBUSY: a graph would repeat the order at each launch, and the copies happen once.
+// EBUSY: a graph would repeat the order at each launch, but the copies happen once.
 status refuse_capture(const cu::driver_table& cuda, cu::stream_t stream);
 // EINVAL: the stream is not being captured, or its capture has failed.
 status require_capture(const cu::driver_table& cuda, cu::stream_t stream);

@@ -31,7 +31,7 @@ cu::result_t queue_copy(const cu::driver_table& cuda, const transfer& copy, cu::
   if (copy.bytes() == 0) return cu::error_code::success;
   if (copy.is_linear()) return cuda.cuMemcpyAsync(copy.dst, copy.src, copy.bytes(), stream);
   if (copy.dst_pitch > kMaxPitch || copy.src_pitch > kMaxPitch) return queue_rows(cuda, copy, stream);
-  // The host's side by its own type: CUDA takes pageable memory there, and not everywhere as a unified address.
+  // The host's side by its own type: CUDA accepts pageable memory there, but not everywhere as a unified address.
   cu::memcpy_2d both{};
   both.src_type = copy.way == direction::to_device ? cu::memory_type::host : cu::memory_type::device;
   both.src_host = host_pointer(copy.src);

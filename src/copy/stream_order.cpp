@@ -24,10 +24,11 @@ constexpr std::chrono::milliseconds kLookPeriod{20};
 constexpr unsigned kIdleLooksBeforeSleep = 50;
 constexpr unsigned kLooksBetweenContexts = 3;
 constexpr std::uint64_t kOverdueWaitNs = 200'000;  // long enough for channel::wait to ring the doorbell again
-constexpr std::uint64_t kMaxOperationBytes = std::uint64_t{2} << 30;  // of a plain channel; longer copies are several
+// Of a plain channel; longer copies become several operations.
+constexpr std::uint64_t kMaxOperationBytes = std::uint64_t{2} << 30;
 constexpr unsigned kPollsBetweenFaults = 64, kPollsPerYield = 16;
 
-// A context that was destroyed, or in which a kernel faulted: its streams do nothing any more.
+// False for a context that was destroyed, or in which a kernel faulted: its streams do nothing any more.
 bool is_working(const gpu_context& context) {
   if (!context.is_alive()) return false;
   auto scope = context_use::enter(context);
@@ -65,19 +66,19 @@ class stream_order::channel {
   stream_words::line* done = nullptr;
   std::atomic<bool> is_broken{false};
 
-  // Under the owner's lock.
-  unsigned long long stream_id = 0;  // of the stream that it serves; 0: the driver does not tell
+  // Guarded by the owner's lock.
+  unsigned long long stream_id = 0;  // of the stream that it serves; 0: the driver does not report it
   gpu_context stream_context;
   std::deque<waiting> copies;
   std::size_t blocks = 0;
-  dma::sequence late = 0;  // its stream had come that far at the last look
+  dma::sequence late = 0;  // its stream had reached this operation at the last check
   stall_watch watch;       // since then
   failure reason;
 };
 
 struct stream_order::caller {
   gpu_context context;
-  unsigned long long id = 0;  // unique in the process; 0: the driver does not tell
+  unsigned long long id = 0;  // unique in the process; 0: the driver does not report it
 
   static result<caller> find(const gpu_context& own, cu::stream_t stream) {
     const auto& cuda = *own.cuda;
@@ -147,7 +148,7 @@ result<std::shared_ptr<stream_order::channel>> stream_order::open_channel() {
   return made;
 }
 
-// A channel that serves this stream, or none at all. Null: all are taken.
+// A channel that serves this stream, or none at all. Returns null if all are taken.
 std::shared_ptr<stream_order::channel> stream_order::find_channel(unsigned long long stream_id, std::size_t blocks) {
   std::shared_ptr<channel>* room = nullptr;
   std::shared_ptr<channel> idle;
@@ -161,7 +162,7 @@ std::shared_ptr<stream_order::channel> stream_order::find_channel(unsigned long 
       idle = slot;
     } else if (stream_id != 0 && slot->stream_id == stream_id) {
       const bool has_room = slot->copies.size() < kMaxCopies && slot->blocks + blocks <= kMaxBlocks;
-      return has_room ? slot : nullptr;  // not beside its own earlier copies in another one: that would take all of them
+      return has_room ? slot : nullptr;  // not while its own earlier copies are in another one: that would take all of them
     }
   }
   if (idle != nullptr || room == nullptr) return idle;
@@ -182,7 +183,7 @@ void stream_order::give_up(channel& broken, failure reason) {
   broken.done->release_all();
   broken.is_broken.store(true, std::memory_order_release);
   for (auto& slot : armed_)
-    if (slot.get() == &broken) slot.reset();  // who waits for its copies keeps it
+    if (slot.get() == &broken) slot.reset();  // whoever waits for its copies keeps it
 }
 
 // ---- Copies behind a stream
@@ -211,7 +212,7 @@ result<stream_order::place> stream_order::begin(cu::stream_t after, std::span<co
   armed->go->promised = turn;
   armed->stream_id = stream->id;
   armed->stream_context = stream->context;
-  // The copies may overlap: their order among themselves is nobody's. The word comes behind a flush of all of them.
+  // The copies may overlap, since their mutual order does not matter. The word comes after a flush of all of them.
   constexpr auto kOrder = dma::ordering::none;
   auto& queue = *armed->queue;
   auto given = queue.acquire(channel_address(*armed->go), turn, true);
@@ -247,7 +248,7 @@ status stream_order::wait(const place& asked, std::uint64_t timeout_ns) {
   };
   for (unsigned polls = 1; !is_done(asked); ++polls) {
     if (has_failed(asked)) return fail({});
-    // Behind its stream's place all that stands before it in the channel may run too.
+    // Once its stream has reached this place, everything before it in the channel may run too.
     if (armed.go->has_reached(asked.go)) {
       auto ended = armed.queue->wait(asked.number, timeout_ns);
       return ended ? ended : fail(ended.error());
@@ -278,7 +279,7 @@ status stream_order::make_wait(cu::stream_t stream, const place& asked) {
   return queue_wait(stream, *asked.armed->done, asked.done);
 }
 
-// The lock is held. The word's value behind all that the channel has taken so far.
+// The word's value after everything that the channel has taken so far. Precondition: the lock is held.
 result<std::uint32_t> stream_order::release_behind(unsigned index, const std::shared_ptr<dma::channel>& queue) {
   if (auto reason = queue->fault()) return *std::move(reason);
   if (auto ready = open_words(); !ready) return ready.error();
@@ -287,7 +288,7 @@ result<std::uint32_t> stream_order::release_behind(unsigned index, const std::sh
   if (end.done == nullptr && (end.done = words_->take()) == nullptr)
     return failure{ENOTSUP, "too many channels have ended with faults: no more streams can wait for copies"};
   if (end.queue != queue) {
-    if (end.queue != nullptr) end.queue->stop();  // it has ended, or there were no other one
+    if (end.queue != nullptr) end.queue->stop();  // it has ended, or there is no other one
     end.done->release_all();
     end.queue = queue;
   }
@@ -303,7 +304,7 @@ result<std::uint32_t> stream_order::release_behind(unsigned index, const std::sh
 }
 
 status stream_order::make_wait(cu::stream_t stream, unsigned index, const std::shared_ptr<dma::channel>& queue) {
-  // A stream that cannot wait is told of before anything is queued.
+  // A stream that cannot wait is reported before anything is queued.
   if (auto target = caller::find(context_, stream); !target) return target.error();
   std::unique_lock lock(mutex_);
   auto turn = release_behind(index, queue);
@@ -313,8 +314,8 @@ status stream_order::make_wait(cu::stream_t stream, unsigned index, const std::s
   return queue_wait(stream, line, *turn);
 }
 
-// The lock is held. Each event by a stream of ours that waits for nothing else: an event behind a copy that ended must not
-// stand behind a wait for one whose stream has not come yet.
+// Records each event in a stream of ours that waits for nothing else: an event after a finished copy must not stand
+// behind a wait for one whose stream has not arrived. Precondition: the lock is held.
 status stream_order::record_behind(cu::event_t event, const stream_words::line& line, std::uint32_t turn) {
   const auto& cuda = *context_.cuda;
   if (!context_.is_alive()) return failure{EIO, "the CUDA context of the copies was destroyed"};
@@ -355,9 +356,9 @@ status stream_order::record(cu::event_t event, unsigned index, const std::shared
   return record_behind(event, *plain_[index].done, *turn);
 }
 
-// ---- Looking after what is outstanding
+// ---- Monitoring what is outstanding
 
-// The lock is held, until what is to be looked after is queued.
+// Precondition: the lock is held until the work to be monitored is queued.
 status stream_order::start_looking() {
   if (is_asleep_) changed_.notify_one();
   if (looker_.joinable()) return {};
@@ -379,7 +380,7 @@ void stream_order::look_after() {
         if (slot != nullptr && !slot->is_idle() && !slot->go->has_reached(slot->go->promised))
           held.emplace_back(slot, slot->stream_context);
     if (!held.empty()) {
-      lock.unlock();  // a driver's call may wait for the stream that waits for us
+      lock.unlock();  // a driver call may wait for the stream that waits for us
       std::erase_if(held, [](const auto& one) { return is_working(one.second); });
       lock.lock();
       for (const auto& [slot, context] : held) {
@@ -402,7 +403,7 @@ void stream_order::look_after() {
   }
 }
 
-// The lock is held. False: nothing is outstanding.
+// Returns false if nothing is outstanding. Precondition: the lock is held.
 bool stream_order::look_once() {
   bool is_any = false;
   for (auto slot : armed_) {
@@ -416,13 +417,13 @@ bool stream_order::look_once() {
       give_up(*slot, *std::move(reason));
       continue;
     }
-    // The stream of the copy whose turn it is. Later ones may wait for what it is to end.
+    // The stream of the next copy. Later streams may wait for what it is about to end.
     const auto first = slot->copies.front();
     if (!slot->go->has_reached(first.go)) {
       slot->watch.restart();
       continue;
     }
-    // It came a while ago: a doorbell may have been missed, which waiting heals.
+    // Its stream arrived a while ago: a doorbell may have been missed, and waiting rings it again.
     if (slot->late == first.number) (void)slot->queue->wait(first.number, kOverdueWaitNs);
     slot->late = first.number;
     if (slot->watch.is_stalled(slot->queue->completed(), patience_ns(first.size_bytes))) {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// DMA channels in the order of CUDA streams, without CUDA copies and without a CPU: a copy that waits for a stream stands in
-// a channel behind a semaphore that the stream writes (the channel is *armed*), a stream that waits for a copy waits for a
-// word that the channel writes behind it.
+// DMA channels in the order of CUDA streams, without CUDA copies and without a CPU. A copy that waits for a stream is
+// in a channel behind a semaphore that the stream writes (the channel is *armed*). A stream that waits for a copy waits
+// for a word that the channel writes after it.
 //
 //   stream:   ... kernel | write go = k |            ...  | wait done >= k | kernel ...
 //   channel:               acquire go >= k | copies | done = k
 //
-// An armed channel takes nothing else until its stream has come that far, so these channels are apart from those of other
-// copies, and one serves one stream at a time. If all wait for other streams the caller takes another way: nothing ever
-// stands behind a stream that it did not name. docs/ordering-copies.md has the argument why this cannot deadlock.
+// An armed channel takes nothing else until its stream has reached that point, so these channels are separate from
+// those of other copies, and each serves one stream at a time. If all wait for other streams, the caller takes another
+// path: nothing ever waits for a stream that it did not name. docs/ordering-copies.md argues why this cannot deadlock.
 //
-// A thread looks after what is outstanding, every 20 ms: where the GPU has ended a channel or ends no copies any more, or
-// the context of the stream is gone, the channel is stopped (it touches no memory any more), its copies fail, and the CPU
-// writes the word, so that streams which wait for it go on.
+// A thread monitors what is outstanding, every 20 ms. If the GPU has ended a channel or no longer finishes copies, or
+// the context of the stream is gone, the channel is stopped (it touches no memory any more), its copies fail, and the
+// CPU writes the word, so that streams which wait for it continue.
 //
 // Thread-safe. Belongs to the process that made it.
 #pragma once
@@ -41,11 +41,11 @@ class stream_order {
   // Channels that may wait for streams at once; each takes 2 MiB of GPU memory and 5 ms at its first use.
   static constexpr std::size_t kChannels = 4;
   static constexpr std::size_t kPlainChannels = 5;  // that never wait, and that streams can wait for
-  // What may wait in one channel: half the room of its ring, so that giving it more never waits for the stream.
+  // Limit of what may wait in one channel: half the room of its ring, so that adding more never waits for the stream.
   static constexpr std::size_t kMaxBlocks = 16384, kMaxCopies = 256;
 
   stream_order(const gpu_context& context, const channel_source& source) : context_(context), source_(source) {}
-  // Stops the channels. Streams that wait for their words go on.
+  // Stops the channels. Streams that wait for their words continue.
   ~stream_order();
   stream_order(const stream_order&) = delete;
   stream_order& operator=(const stream_order&) = delete;
@@ -56,40 +56,40 @@ class stream_order {
   // Copies behind a stream.
   struct place {
     std::shared_ptr<channel> armed;
-    std::shared_ptr<dma::channel> queue;  // its
-    std::uint32_t go = 0, done = 0;       // values of its words
+    std::shared_ptr<dma::channel> queue;  // the channel's queue
+    std::uint32_t go = 0, done = 0;       // values of the two words
     dma::sequence number = 0;
   };
   // Queues the blocks behind what `after` has queued so far; null: the default stream of the thread's current context.
   // EBUSY: the stream is being captured into a graph. EAGAIN: all channels wait for other streams, there are too many
-  // blocks, or no thread for those that look after copies. ENOTSUP: CUDA has no stream memory operations here. After a
+  // blocks, or the monitoring thread cannot be started. ENOTSUP: CUDA has no stream memory operations here. After a
   // failure nothing is queued.
   result<place> begin(cu::stream_t after, std::span<const dma::block> blocks);
   bool is_done(const place& asked) const noexcept;
-  // Whether its channel has ended without it; looks at memory alone.
+  // Whether its channel has ended without it; reads only memory.
   bool has_failed(const place& asked) const noexcept;
-  // Until it has ended: as long as the stream takes, and `timeout_ns` from there. EIO: the GPU ended the channel, or the
-  // stream's context is gone. After a failure the channel is stopped.
+  // Waits until it has ended: as long as the stream takes, and `timeout_ns` from there. EIO: the GPU ended the channel,
+  // or the stream's context is gone. After a failure the channel is stopped.
   status wait(const place& asked, std::uint64_t timeout_ns);
 
-  // `stream` waits, on the GPU, for the copies: of an armed channel, or all that `queue` (one of kPlainChannels, by `index`)
-  // has taken so far. EBUSY, ENOTSUP as begin's.
+  // `stream` waits, on the GPU, for the copies: those of an armed channel, or all that `queue` (one of kPlainChannels,
+  // by `index`) has taken so far. EBUSY, ENOTSUP as begin().
   status make_wait(cu::stream_t stream, const place& asked);
   status make_wait(cu::stream_t stream, unsigned index, const std::shared_ptr<dma::channel>& queue);
-  // Records `event`, of this context, behind them. EINVAL: of another context.
+  // Records `event`, of this context, after them. EINVAL: it is of another context.
   status record(cu::event_t event, const place& asked);
   status record(cu::event_t event, unsigned index, const std::shared_ptr<dma::channel>& queue);
 
  private:
   using clock_lock = std::unique_lock<std::mutex>;
-  // What streams wait for behind copies of a channel that never waits for a stream itself.
+  // What streams wait for after copies of a channel that never waits for a stream itself.
   struct plain_end {
     stream_words::line* done = nullptr;
     std::shared_ptr<dma::channel> queue;
     dma::sequence last = 0;  // the operation that writes the word
     stall_watch watch;
   };
-  // A stream of ours, for events behind a word.
+  // A stream of ours, for events after a word.
   struct event_stream {
     cu::stream_t handle = nullptr;
     const stream_words::line* behind = nullptr;
@@ -112,10 +112,10 @@ class stream_order {
   const gpu_context context_;
   const channel_source& source_;
 
-  mutable std::mutex mutex_;  // of all that follows
+  mutable std::mutex mutex_;  // guards all that follows
   std::optional<failure> refusal_;
   std::unique_ptr<stream_words> words_;
-  dma::region bound_;  // the words, for channels
+  dma::region bound_;  // the words, as bound for channels
   std::array<std::shared_ptr<channel>, kChannels> armed_;
   std::array<plain_end, kPlainChannels> plain_;
   std::vector<event_stream> event_streams_;

@@ -16,7 +16,7 @@ struct stream_words::page {
   std::array<line, kLines> lines;
 };
 
-// Of this process, and never destroyed: streams may look at the words until it ends.
+// Of this process, and never destroyed: streams may read the words until it ends.
 struct stream_words::pool {
   std::mutex mutex;
   std::map<std::pair<cu::context_t, unsigned long long>, std::vector<std::unique_ptr<page>>> idle;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A page of 32-bit words in host memory that CUDA streams and DMA channels wait for and write. Values of a word only grow
-// (cyclic), also from one owner of the page to the next: a stream that waits for an earlier value always goes on.
+// A page of 32-bit words in host memory that CUDA streams and DMA channels wait for and write. Values of a word only
+// grow (cyclically), also from one owner of the page to the next, so a stream that waits for an earlier value always
+// continues.
 //
-// Pages belong to a CUDA context and are never given back to the system: a stream may look at a word, and one that has not
-// come that far may still write it, long after the copies have ended. A page with a word that is still to be written goes to
-// no other owner. Owned by one object at a time; not thread-safe.
+// Pages belong to a CUDA context and are never returned to the system: a stream may read a word, and one that is late
+// may still write it, long after the copies have ended. A page with a word that is still to be written goes to no other
+// owner. Owned by one object at a time; not thread-safe.
 #pragma once
 
 #include <atomic>
@@ -30,18 +31,18 @@ class stream_words {
 
     std::uint32_t value() const noexcept { return std::atomic_ref(*word).load(std::memory_order_acquire); }
     bool has_reached(std::uint32_t wanted) const noexcept { return static_cast<std::int32_t>(value() - wanted) >= 0; }
-    // By the CPU, in place of whoever should have.
+    // Written by the CPU, in place of whoever should have.
     void release_all() const noexcept { std::atomic_ref(*word).store(promised, std::memory_order_release); }
   };
 
-  // A page of the context's, used before or new. ENOMEM, or CUDA's reason why it cannot be pinned.
+  // A page of the context, reused or new. ENOMEM, or CUDA's reason why it cannot be pinned.
   static result<std::unique_ptr<stream_words>> borrow(const gpu_context& context);
   ~stream_words();
   stream_words(const stream_words&) = delete;
   stream_words& operator=(const stream_words&) = delete;
 
   std::byte* data() const noexcept;
-  // A line that nobody has had of this owner's; null: all are given out. Lives as long as the object.
+  // A line that this owner has not given out yet; null if all are. Lives as long as the object.
   line* take() noexcept;
 
  private:

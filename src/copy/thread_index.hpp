@@ -8,7 +8,7 @@ namespace pl::copy {
 
 namespace detail {
 inline std::atomic<unsigned> g_threads{0};
-// No initialiser that runs: it would need a guard of 8 bytes, and thread-local storage of the libraries is short.
+// Without a dynamic initialiser, which would need a guard of 8 bytes: thread-local storage of the libraries is limited.
 inline thread_local unsigned t_thread_number = 0;
 }  // namespace detail
 

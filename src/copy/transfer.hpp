@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One copy, as all the executors of this folder take it.
+// One copy, as all executors in this folder take it.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@ namespace pl::copy {
 
 enum class direction : std::uint8_t { to_device, to_host, on_device };  // on_device: also between two GPUs
 
-// Host and device addresses alike are numbers: CUDA's unified addressing keeps them apart. `rows` rows of `row_bytes`; a
-// plain copy has one row and its pitches do not matter. Pitches are bytes from one row's start to the next one's, at least
-// row_bytes. Source and destination must not overlap.
+// Host and device addresses are both plain numbers: CUDA's unified addressing keeps them apart. There are `rows` rows
+// of `row_bytes`; a plain copy has one row and its pitches do not matter. Pitches are bytes from one row's start to the
+// next one's, at least row_bytes. Source and destination must not overlap.
 struct transfer {
   direction way = direction::to_device;
   std::uint64_t dst = 0;

@@ -52,7 +52,7 @@ void wake_descriptor::signal() noexcept { (void)eventfd_write(signal_, 1); }
 void wake_descriptor::clear() noexcept {
   std::uint64_t ignored = 0;
   for (const int fd : {clock_, signal_})
-    if (read(fd, &ignored, sizeof ignored) < 0) continue;  // it had not woken
+    if (read(fd, &ignored, sizeof ignored) < 0) continue;  // it was not signalled
 }
 
 }  // namespace pl::copy

@@ -32,11 +32,12 @@ using finish_function = void (*)(void* context);
 using cpu_numbers = std::vector<int>;
 
 constexpr std::size_t kPartsOfLongJob =
-    16;                               // some hundred microseconds: all are woken at once, whatever that costs the caller
+    16;                               // several hundred microseconds: all are woken at once, whatever that costs the caller
 constexpr unsigned kMaxHelpers = 32;  // the bits of a futex's wake mask; no bus is that fast
 constexpr int kMaxCpus = 65536;       // far above any machine
 constexpr std::size_t kDestructiveBytes = 128;  // a line and the neighbour that x86 fetches with it
-// A helper that holds a part for longer than this many pauses (some 50 us) is not running: the caller may be on its CPU.
+// A helper that holds a part for longer than this many pauses (about 50 us) is not running: the caller may be on its
+// CPU.
 constexpr unsigned kPausesBeforeYield = 1000;
 constexpr unsigned kPausesBetweenClocks = 32;  // about 1.5 us
 
@@ -65,22 +66,22 @@ void pin_this_thread(const cpu_numbers& cpus) {
   sched_setaffinity(0, cpu_mask::size_bytes(), mask.get());
 }
 
-// Where the process may run: what it was started with, and not what the calling thread has now. A caller that pinned
-// itself to one CPU, as latency-minded programs do, says nothing about where helpers may run; inheriting its mask would
-// put all of them on its CPU. Never destroyed: helpers may start as late as in destructors at exit.
+// Where the process may run: the CPUs that it was started with, not those of the calling thread. A caller that has
+// pinned itself to one CPU, as latency-sensitive programs do, says nothing about helpers; inheriting its mask would put
+// all of them on its CPU. Never destroyed: helpers may start as late as in destructors at exit.
 const cpu_numbers& cpus_of_process() {
   static const cpu_numbers& cpus = *new cpu_numbers(cpus_of_this_thread());
   return cpus;
 }
 __attribute__((constructor)) void remember_cpus_of_process() { cpus_of_process(); }
 
-cpu_numbers common(const cpu_numbers& a, const cpu_numbers& b) {  // both ascending
+cpu_numbers common(const cpu_numbers& a, const cpu_numbers& b) {  // both sorted ascending
   cpu_numbers out;
   std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(out));
   return out;
 }
 
-// "0-3,8" -> {0,1,2,3,8}; empty if it is anything else. (The parser of src/os belongs to the programs: it brings hwloc.)
+// "0-3,8" -> {0,1,2,3,8}; empty for anything else. (The parser in src/os is for programs only, because it needs hwloc.)
 cpu_numbers parse_cpus(const std::string& text) {
   cpu_numbers out;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -98,9 +99,9 @@ cpu_numbers parse_cpus(const std::string& text) {
 }
 
 // ---- The word by which parts are claimed -----------------------------------------------------------------------------
-// Generation of the job (40 bits; no helper stalls for the days that it takes to come round) and parts that nobody has
-// claimed yet (24 bits). It counts down, so the word alone says whether something is left: claiming is one compare and
-// swap, which fails if anything happened since the word was read, a new job included.
+// Generation of the job (40 bits; no helper stalls for the days that it takes to wrap) and parts that nobody has
+// claimed yet (24 bits). It counts down, so the word alone tells whether something is left: claiming is one
+// compare-and-swap, which fails if anything happened since the word was read, including a new job.
 constexpr unsigned kPartBits = 24;
 constexpr std::uint64_t kPartMask = (std::uint64_t{1} << kPartBits) - 1;
 constexpr std::size_t kMaxParts = kPartMask;
@@ -114,7 +115,7 @@ long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
 }
 
 unsigned effective_helpers(const worker_pool::options& wanted) {
-  // One CPU is the caller's. Helpers that share a CPU would only take turns, with the caller or with each other.
+  // One CPU is the caller's. Helpers that share a CPU would only take turns with the caller or with each other.
   const cpu_numbers& all = cpus_of_process();
   std::size_t most = all.empty() ? kMaxHelpers : all.size() - 1;
   if (!wanted.cpus.empty()) most = std::min(most, wanted.cpus.size());
@@ -123,12 +124,14 @@ unsigned effective_helpers(const worker_pool::options& wanted) {
 
 }  // namespace
 
-// Why a late helper does no harm. It reads the claim word with parts left, then the job's fields, then claims by compare
-// and swap. If that succeeds, the word had not changed since it was read, so the fields are this job's: the caller writes
-// the next job's only when every part of this one has been claimed *and ended*, and this one had not been claimed. If it
-// fails, what was read is thrown away. A helper that comes when nothing is left touches neither body nor context.
+// Why a late helper does no harm: it reads the claim word with parts left, then the job's fields, then claims by
+// compare-and-swap. If that succeeds, the word had not changed since it was read, so the fields are this job's: the
+// caller writes the next job's only after every part of this one has been claimed *and ended*, and this part had not
+// been claimed. If it fails, what was read is discarded. A helper that arrives when nothing is left touches neither
+// body nor context.
 struct worker_pool::state {
-  // One line, written by the caller, that a hot helper gets with one miss. Atomic because late helpers read it at any time.
+  // One line, written by the caller, that a hot helper gets with one miss. Atomic because late helpers read it at any
+  // time.
   struct alignas(kDestructiveBytes) job_line {
     std::atomic<std::uint64_t> claims{0};
     std::atomic<body_function> body{nullptr};
@@ -138,20 +141,20 @@ struct worker_pool::state {
     std::atomic<unsigned> wanted{0};  // helpers [0, wanted) may take part
     std::atomic<bool> stopping{false};
   } job;
-  // Parts of this job that helpers have ended. A helper adds all of its own at once, after its last one.
+  // Parts of this job that helpers have finished. A helper adds all of its own at once, after its last one.
   alignas(kDestructiveBytes) std::atomic<std::size_t> ended{0};
   // Bit i: helper i sleeps on wake_word, or is about to. The waking thread clears the bit.
   alignas(kDestructiveBytes) std::atomic<std::uint32_t> sleeping_helpers{0};
   std::atomic<std::uint32_t> wake_word{0};
 
-  // The callers' own.
+  // Used by the caller only.
   struct seat {
     state* pool = nullptr;
     unsigned index = 0;
     pthread_t thread{};
   };
   alignas(kDestructiveBytes) std::atomic<bool> is_busy{false};
-  std::atomic<unsigned> capacity{0};  // helpers that there are or can be
+  std::atomic<unsigned> capacity{0};  // helpers that exist or can be started
   unsigned started = 0;               // guarded by is_busy
   std::array<seat, kMaxHelpers> seats;
   std::uint32_t epoch = 0;
@@ -183,7 +186,7 @@ void worker_pool::state::run(unsigned wanted, std::size_t parts, body_function b
   job.context.store(context, std::memory_order_relaxed);
   job.parts.store(parts, std::memory_order_relaxed);
   job.wanted.store(wanted, std::memory_order_relaxed);
-  publish(parts - 1);  // part 0 is the caller's already: one swap less
+  publish(parts - 1);  // part 0 is the caller's already, which saves a swap
   if (parts >= kPartsOfLongJob) wake(static_cast<std::uint32_t>((std::uint64_t{1} << wanted) - 1));
   else wake_next(wanted);
   body(context, 0);
@@ -199,16 +202,16 @@ void worker_pool::state::run(unsigned wanted, std::size_t parts, body_function b
   wait_for_helpers(parts - own);
 }
 
-// Sequentially consistent, as the load in wake_next() and their counterparts in sleep(): either the caller sees that a
-// helper goes to sleep, or the helper sees that there is a new job.
+// Sequentially consistent, like the load in wake_next() and their counterparts in sleep(): either the caller sees that
+// a helper goes to sleep, or the helper sees that there is a new job.
 void worker_pool::state::publish(std::size_t unclaimed) {
   const std::uint64_t next = generation_of(job.claims.load(std::memory_order_relaxed)) + 1;
   job.claims.store((next << kPartBits) | unclaimed, std::memory_order_seq_cst);
 }
 
-// One system call is some 3 us in a virtual machine, for each helper. So each thread wakes at most one: the caller the
-// first, and each that was woken the next, while there are parts for it. One after another they take too long for long jobs
-// (a halted virtual CPU takes up to 0.1 ms to come).
+// A system call takes about 3 us in a virtual machine, for each helper. So each thread wakes at most one: the caller
+// wakes the first, and each woken helper the next, while there are parts for it. That chain takes too long for long
+// jobs (a halted virtual CPU takes up to 0.1 ms to wake).
 void worker_pool::state::wake_next(unsigned wanted) {
   const std::uint64_t asleep = sleeping_helpers.load(std::memory_order_seq_cst) & ((std::uint64_t{1} << wanted) - 1);
   if (asleep != 0) wake(static_cast<std::uint32_t>(asleep & (~asleep + 1)));
@@ -233,7 +236,7 @@ void worker_pool::state::wait_for_helpers(std::size_t parts) {
 unsigned worker_pool::state::start_helpers(unsigned wanted) {
   for (; started < wanted; ++started)
     if (!start_helper(started)) {
-      capacity.store(started, std::memory_order_relaxed);  // not tried again: it would cost every job a system call
+      capacity.store(started, std::memory_order_relaxed);  // not retried: that would cost every job a system call
       return started;
     }
   return wanted;
@@ -270,7 +273,7 @@ void worker_pool::state::serve(unsigned index) {
     if (const std::uint64_t now = generation_of(job.claims.load(std::memory_order_acquire)); now != seen) {
       seen = now;
       if (job.stopping.load(std::memory_order_relaxed)) return;
-      if (index >= job.wanted.load(std::memory_order_relaxed)) continue;  // not its job: does not keep it hot either
+      if (index >= job.wanted.load(std::memory_order_relaxed)) continue;  // not its job, so it does not keep the helper hot
       take_parts(index);
       hot_until = monotonic_ns() + spin_ns;
       pauses = 0;
@@ -278,7 +281,7 @@ void worker_pool::state::serve(unsigned index) {
     arch::relax();
     if (pauses % kPausesBetweenClocks != kPausesBetweenClocks - 1 || monotonic_ns() < hot_until) continue;
     if (!sleep(index, seen)) continue;
-    // Of the parts left this helper will take one.
+    // This helper will take one of the parts that are left.
     if (unclaimed_in(job.claims.load(std::memory_order_acquire)) > 1) wake_next(job.wanted.load(std::memory_order_relaxed));
     hot_until = monotonic_ns() + spin_ns;
   }
@@ -291,24 +294,25 @@ void worker_pool::state::take_parts(unsigned index) {
     const body_function body = job.body.load(std::memory_order_relaxed);
     void* const context = job.context.load(std::memory_order_relaxed);
     const std::size_t parts = job.parts.load(std::memory_order_relaxed);
-    if (index >= job.wanted.load(std::memory_order_relaxed)) break;  // a newer job than the one that called
+    if (index >= job.wanted.load(std::memory_order_relaxed)) break;  // a newer job than the one that woke it
     if (!job.claims.compare_exchange_weak(word, word - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
     body(context, parts - unclaimed_in(word));
     ++own;
     word = job.claims.load(std::memory_order_acquire);
   }
-  // Until it is counted the job stays the current one, so everything here is of one job.
+  // The job stays the current one until this helper is counted, so everything here belongs to one job.
   if (own == 0) return;
   if (const finish_function finish = job.finish.load(std::memory_order_relaxed))
     finish(job.context.load(std::memory_order_relaxed));
   ended.fetch_add(own, std::memory_order_release);
 }
 
-// True: woken for a job. False: there already is one that the helper has not seen.
+// Returns true if woken for a job, false if there already is one that the helper has not seen.
 bool worker_pool::state::sleep(unsigned index, std::uint64_t seen_generation) {
   const std::uint32_t bit = std::uint32_t{1} << index;
   while (true) {
-    const std::uint32_t before = wake_word.load(std::memory_order_seq_cst);  // before the bit: a wake in between changes it
+    // Read before the bit is set: a wake in between changes it.
+    const std::uint32_t before = wake_word.load(std::memory_order_seq_cst);
     sleeping_helpers.fetch_or(bit, std::memory_order_seq_cst);
     if (generation_of(job.claims.load(std::memory_order_seq_cst)) != seen_generation) {
       sleeping_helpers.fetch_and(~bit, std::memory_order_relaxed);
@@ -329,7 +333,7 @@ worker_pool::worker_pool(options wanted) : state_(std::make_unique<state>()) {
 }
 
 worker_pool::~worker_pool() {
-  if (process_epoch() == state_->epoch) state_->stop();  // in a forked child there is nobody to stop
+  if (process_epoch() == state_->epoch) state_->stop();  // a forked child has nobody to stop
 }
 
 unsigned worker_pool::helpers() const noexcept { return state_->capacity.load(std::memory_order_relaxed); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A few threads near the GPU that help a caller with the parts of one job: woken by a store while they are hot (spinning),
-// by a futex when they sleep, and never waited for to wake up: the caller takes every part that nobody else has taken.
+// A few threads near the GPU that help a caller with the parts of one job. They are woken by a store while they are hot
+// (spinning), and by a futex when they sleep. Nobody waits for them to wake up: the caller takes every part that nobody
+// else has taken.
 #pragma once
 
 #include <cstddef>
@@ -27,10 +28,10 @@ class worker_pool {
 
   unsigned helpers() const noexcept;
 
-  // Calls body(context, part) once for each part in [0, parts), on the caller and at most width - 1 helpers, in rising order
-  // of claiming; returns when all have ended. What the parts wrote is visible to the caller. One job at a time: a second
-  // caller does its parts alone meanwhile. In a forked child there are no helpers and the caller does all parts.
-  // `finish`, if there is one, is called once on each thread that had a part, after its last one and before run() returns.
+  // Calls body(context, part) once for each part in [0, parts), on the caller and at most width - 1 helpers, claimed in
+  // ascending order; returns when all have ended. What the parts wrote is visible to the caller. One job at a time:
+  // meanwhile a second caller does its parts alone. A forked child has no helpers, and the caller does all parts.
+  // `finish`, if given, is called once on each thread that had a part, after its last one and before run() returns.
   // Neither may throw or call run on the same pool.
   void run(unsigned width, std::size_t parts, void (*body)(void* context, std::size_t part), void* context,
            void (*finish)(void* context) = nullptr);
@@ -41,7 +42,7 @@ class worker_pool {
         width, parts, [](void* context, std::size_t part) { (*static_cast<std::remove_reference_t<Body>*>(context))(part); },
         const_cast<void*>(static_cast<const void*>(&body)));
   }
-  // The body has a finish() of its own.
+  // For a body with a finish() of its own.
   template <class Body>
   void run_and_finish(unsigned width, std::size_t parts, Body&& body) {
     using kind = std::remove_reference_t<Body>;
@@ -55,7 +56,8 @@ class worker_pool {
   std::unique_ptr<state> state_;
 };
 
-// CPUs that sysfs calls local to the PCI device "0000:fe:00.0" and on which this process may run; empty if it does not say.
+// CPUs that sysfs reports as local to the PCI device "0000:fe:00.0" and on which this process may run; empty if
+// unknown.
 std::vector<int> cpus_near(const char* pci_bus_id);
 
 }  // namespace pl::copy

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CRC-32C of a value where it lies, by segments: what gpu_checksum.hpp joins on the CPU. "Slicing by eight": eight bytes a
+// CRC-32C of a value in place, by segments, which gpu_checksum.hpp joins on the CPU. "Slicing by eight": eight bytes a
 // step by eight tables, which are kept in shared memory (Kounavis and Berry, A Systematic Approach to Building High
 // Performance Software-based CRC Generators, 2005).
 #include "copy/checksum_protocol.hpp"
@@ -23,7 +23,7 @@ PL_DEVICE std::uint32_t segment_crc(const volatile std::uint32_t* table, std::ui
   const std::uint64_t whole = position + bytes / 16 * 16;
   const std::uint64_t end = position + bytes;
 #if defined(__CUDACC__)
-#pragma unroll 4  // loads ahead of the tables
+#pragma unroll 4  // loads ahead of the table lookups
 #endif
   for (; position < whole; position += 16) {
     const dev::vec16 both = dev::load_stream_vec16(reinterpret_cast<const void*>(position));
@@ -46,9 +46,9 @@ PL_KERNEL void crc32c_segments(std::uint64_t src, std::uint64_t bytes, std::uint
   auto* const started = reinterpret_cast<std::uint32_t*>(control + checksum::kStartedAt) + block;
   auto* const ended = reinterpret_cast<std::uint32_t*>(control + checksum::kEndedAt) + block;
   if (me == 0) {
-    // The other half of gpu_checksum::job::give_up: either give_up sees that this block has started, or this block sees that
-    // its memory must not be read any more. The load cannot pass the store on the bus, and the fence keeps them so before
-    // it.
+    // The other half of gpu_checksum::job::give_up: either give_up sees that this block has started, or this block sees
+    // that its memory must not be read any more. The load cannot overtake the store on the bus, and the fence keeps
+    // their order before it.
     dev::store_relaxed(started, job);
     dev::fence_system();
     is_given_up = dev::load_relaxed(reinterpret_cast<const std::uint32_t*>(control + checksum::kGivenUpAt)) == job ? 1 : 0;
