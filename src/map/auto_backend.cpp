@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A backend that opens may still be unable to pin: a driver's version says little about a GPU (dma-bufs that cannot be
-// mapped), and a module refuses some GPUs and some memory. So a pin goes through the candidates in their order until one
-// makes it. A request that no backend could serve (freed memory, out of bounds) and a lack that all share (BAR1, memory,
+// mapped), and a module refuses some GPUs and some memory. So a pin tries the candidates in order until one succeeds. A
+// request that no backend could serve (freed memory, out of bounds) and a shortage that all share (BAR1, memory,
 // descriptors) end the search at once.
 //
-// Threads: pins come from many at a time. A candidate is opened under the lock, once, and stays until the end.
+// Many threads may pin at a time. A candidate is opened once, under the lock, and stays open.
 #include "map/auto_backend.hpp"
 
 #include <array>
@@ -19,7 +19,7 @@ namespace pl {
 namespace {
 
 constexpr std::size_t kCandidates = std::size(kBackendCandidates);
-constexpr int kMaxRefusals = 8;  // in a row; a candidate that has refused so many pins is not asked any more
+constexpr int kMaxRefusals = 8;  // consecutive refusals, after which a candidate is not asked any more
 
 bool is_lack(int code) { return code == ENOMEM || code == EMFILE || code == ENFILE; }
 
@@ -27,7 +27,7 @@ class auto_backend final : public backend {
  public:
   explicit auto_backend(const backend_environment& environment) : environment_(environment) {}
 
-  // Opens the first that can be. Its error joins all reasons.
+  // Opens the first candidate that can be opened. The error joins the reasons of all.
   status open_first() {
     failure reasons{ENODEV, {}};
     for (std::size_t i = 0; i < kCandidates; ++i) {
@@ -38,7 +38,7 @@ class auto_backend final : public backend {
         return {};
       }
       add_reason(reasons, i, opened.error());
-      reasons.code = opened.code();  // the last one's, which needs the least
+      reasons.code = opened.code();  // the last one's, which has the fewest requirements
     }
     return no_way(reasons);
   }
@@ -113,7 +113,7 @@ class auto_backend final : public backend {
     if (before != &better) PL_LOG(warn, "pinning with backend %s from now on (%s)", better.name(), reasons.message.c_str());
   }
 
-  // Whether the request is one that a backend could serve: CUDA knows the range as device memory of this process.
+  // Whether a backend could serve the request: CUDA knows the range as device memory of this process.
   bool is_servable(const pin_request& request) const {
     auto cuda = driver_of(environment_.cuda);
     return cuda && plan_pin(**cuda, request.range, request.granule_bytes, request.rule);

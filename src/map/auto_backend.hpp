@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice among the backends, for sessions that name none.
+// Chooses the backend for sessions that name none.
 #pragma once
 
 #include <memory>

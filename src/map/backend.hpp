@@ -23,14 +23,15 @@
 namespace pl {
 
 struct pin_request {
-  address_range range;                           // as the user gave it
+  address_range range;                           // as given by the user
   std::uint64_t granule_bytes = kHostPageBytes;  // 64 KiB for GDRCopy's calls
   range_rule rule = range_rule::exact;
   bool force_pcie = false;
-  bool verify = false;  // prove the mapping by a nonce in the caller's memory (mapping_proof.hpp)
-  // Of memory that another process made (cuIpcOpenMemHandle): its handle, valid for the call. Null for memory of this one.
+  bool verify = false;  // verify the mapping by a nonce in the caller's memory (mapping_proof.hpp)
+  // For memory of another process (cuIpcOpenMemHandle): its handle, valid for the call. Null for memory of this
+  // process.
   const cu::ipc_mem_handle_t* ipc_handle = nullptr;
-  bool is_sole = false;  // its CPU addresses are no other pin's, and fault once it is unmapped; else they may be shared
+  bool is_sole = false;  // no other pin shares its CPU addresses, and they fault once it is unmapped
 };
 
 struct cpu_view {
@@ -60,14 +61,14 @@ class pinned_memory {
   // EOPNOTSUPP if the platform does not have that type. Precondition: not mapped.
   virtual result<cpu_view> map(std::size_t size_bytes, arch::mapping_type wanted) = 0;
   virtual void unmap(const cpu_view& view, unmapping mode) noexcept = 0;
-  // The resource manager's object in which the whole pin lies, and where the pin begins in it; none for other backends and
+  // The resource manager's object that contains the whole pin, and the pin's offset in it. None for other backends, and
   // for pins over several objects.
   struct backing {
     std::shared_ptr<rm_object> object;
     std::uint64_t offset = 0;
   };
   virtual backing find_backing() const { return {}; }
-  // Something that ends with the pin, for who keeps state about it. One thread at a time.
+  // An object that is destroyed with the pin, for code that keeps state about it. One thread at a time.
   const std::shared_ptr<void>& attachment() const noexcept { return attachment_; }
   void attach(std::shared_ptr<void> kept) noexcept { attachment_ = std::move(kept); }
 
@@ -93,7 +94,7 @@ class backend {
   virtual bool persistent() const noexcept { return true; }  // memory outlives cudaFree while pinned
   virtual bool supports_force_pcie() const noexcept { return true; }
   virtual std::uint32_t driver_version_word() const noexcept { return (2u << 16) | 6u; }
-  virtual int descriptor() const noexcept { return -1; }  // the kernel driver's, if there is one
+  virtual int descriptor() const noexcept { return -1; }  // of the kernel driver, if there is one
 };
 
 // What a backend may use; both outlive it. A null `cuda` is looked up at the first pin.
@@ -113,15 +114,15 @@ result<std::unique_ptr<backend>> open_gdrdrv_backend(const backend_environment& 
 result<std::unique_ptr<backend>> open_dmabuf_backend(const backend_environment& environment);
 result<std::unique_ptr<backend>> open_rm_backend(const backend_environment& environment);
 
-// Opens the named one ("auto", "gdrdrv", "dmabuf", "rm"), or the first that works in that order. The error of "auto"
-// joins all reasons. If a pin fails although the request is valid, "auto" tries the next backend: a driver's abilities show
-// only at the first pin (auto_backend.cpp).
+// Opens the named backend ("auto", "gdrdrv", "dmabuf", "rm"); "auto" opens the first that works in that order, and its
+// error joins all reasons. If a valid request cannot be pinned, "auto" tries the next backend, because a driver's
+// abilities show only at the first pin (auto_backend.cpp).
 result<std::unique_ptr<backend>> open_backend(const backend_environment& environment, const std::string& name);
 
 struct backend_report {
   std::string name;
   bool usable = false;
-  std::string reason;  // why not; empty if usable
+  std::string reason;  // why it is unusable; empty if usable
 };
 // Every backend's own answer, for `peerlane info` and `peerlane doctor`.
 std::vector<backend_report> probe_backends();

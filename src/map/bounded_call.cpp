@@ -38,7 +38,7 @@ void* thread_main(void* argument) {
       static_cast<std::shared_ptr<bounded_call::state>*>(argument));
   bounded_call::state& shared = **owner;
   status outcome = run(shared);
-  shared.work = nullptr;  // what it owns goes before anybody is told
+  shared.work = nullptr;  // what it owns is destroyed before anybody is notified
   {
     const std::lock_guard lock(shared.mutex);
     shared.outcome = std::move(outcome);

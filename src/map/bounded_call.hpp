@@ -17,11 +17,11 @@ constexpr int kBoundedCallLimitMs = 2000;
 
 class bounded_call {
  public:
-  // Starts `work` on a thread in the relaxed stream capture mode, with all signals blocked. `work` owns all that it uses: it
-  // may end after everybody has gone. EAGAIN if no thread can be started.
+  // Starts `work` on a thread in relaxed stream capture mode with all signals blocked. `work` owns everything it uses,
+  // because it may end after every caller has left. EAGAIN if no thread can be started.
   static result<std::shared_ptr<bounded_call>> start(const cu::driver_table& cuda, std::function<status()> work);
 
-  // What `work` answered; ETIMEDOUT after kBoundedCallLimitMs. May be asked again, by any thread.
+  // The outcome of `work`; ETIMEDOUT after kBoundedCallLimitMs. May be called again, by any thread.
   status wait() const;
   bool has_ended() const;
 
@@ -32,7 +32,7 @@ class bounded_call {
   std::shared_ptr<state> shared_;
 };
 
-// `work` on a thread of its own, waited for.
+// Runs `work` on a thread of its own, and waits for it.
 status call_bounded(const cu::driver_table& cuda, std::function<status()> work);
 
 }  // namespace pl

@@ -9,7 +9,7 @@ namespace pl {
 namespace {
 
 constexpr std::uint64_t kSmallestAllocationStep = 512;  // CUDA hands out device memory in steps of at least this
-constexpr std::size_t kMaxPieces = 1 << 16;             // bound of the walk: 128 GiB of 2 MiB pieces
+constexpr std::size_t kMaxPieces = 1 << 16;             // bounds the walk: 128 GiB of 2 MiB pieces
 
 // Bytes around `pointer` that one request may use without leaving what the user allocated.
 address_range usable_extent(const cu::pointer_info& info) {
@@ -19,7 +19,7 @@ address_range usable_extent(const cu::pointer_info& info) {
   return {begin, end > begin ? end - begin : 0};
 }
 
-// The reserved range goes on behind the mapped object: only VMM reservations look like this.
+// Whether the reserved range continues after the mapped object, which happens only with VMM reservations.
 bool may_continue(const cu::pointer_info& info) {
   return info.object.size_bytes != 0 && info.allocation.end() > info.object.end();
 }
@@ -31,7 +31,7 @@ failure beyond_allocation(address_range requested, std::uint64_t end) {
                      static_cast<unsigned long long>(requested.end() - end), static_cast<unsigned long long>(end))};
 }
 
-// First address of ours in [begin, end), looked at in allocation steps.
+// First address of our memory in [begin, end), probed in allocation steps.
 result<cu::pointer_info> first_known(const cu::driver_table& cuda, std::uint64_t begin, std::uint64_t end) {
   auto info = cu::inspect_pointer(cuda, begin);
   for (std::uint64_t address = align_down(begin, kSmallestAllocationStep) + kSmallestAllocationStep; !info && address < end;
@@ -68,7 +68,8 @@ status check_last_granule(const cu::driver_table& cuda, address_range requested)
   return touched.error();
 }
 
-// Cuts the rounded range at object borders. An object unknown to the driver ends the walk: one piece, the backend decides.
+// Cuts the rounded range at object borders. An object unknown to the driver ends the walk: the range is one piece, and
+// the backend decides.
 result<std::vector<range_piece>> cut(const cu::driver_table& cuda, address_range rounded, const cu::pointer_info& first) {
   std::vector<range_piece> pieces;
   cu::pointer_info info = first;

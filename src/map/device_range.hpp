@@ -12,8 +12,8 @@ namespace pl {
 
 // How strictly a request must lie inside its allocation.
 enum class range_rule {
-  exact,    // inside one allocation, or over adjacent mapped cuMemCreate pieces: peerlane::map
-  granule,  // first and last 64 KiB granule must touch memory of ours; GDRCopy's clients round outwards: gdr_pin_buffer
+  exact,    // within one allocation, or over adjacent mapped cuMemCreate pieces: peerlane::map
+  granule,  // first and last 64 KiB granule must touch our memory; GDRCopy's clients round outwards: gdr_pin_buffer
 };
 
 // Part of a pin that lies in one memory object.
@@ -26,8 +26,8 @@ struct range_piece {
 
 struct pin_plan {
   address_range requested;
-  address_range rounded;  // to `granule_bytes`, what will be pinned
-  address_range owned;    // first part of the request that certainly is the user's (clients round outwards)
+  address_range rounded;  // rounded to `granule_bytes`: what will be pinned
+  address_range owned;    // first part of the request that is certainly the user's (clients round outwards)
   int device_ordinal = -1;
   cu::context_t context = nullptr;
   std::vector<range_piece> pieces;  // in address order, together exactly `rounded`

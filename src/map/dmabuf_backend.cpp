@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// mmap of the dma-buf that CUDA exports for a range, on GPUs for which CUDA (13.3 and newer) reports support and a trial
-// mapping of one page succeeded. On a platform whose CPU reads the GPU's memory coherently (Grace) the mapping is cached,
-// unless BAR1 was asked for. One descriptor per memory object, so a range over several objects becomes several mmaps side by
-// side.
+// mmap of the dma-buf that CUDA exports for a range, on GPUs for which CUDA (13.3 and newer) reports support and a
+// trial mapping of one page succeeded. On a platform whose CPU reads GPU memory coherently (Grace) the mapping is
+// cached, unless BAR1 was requested. Each memory object has its own descriptor, so a range over several objects becomes
+// several adjacent mmaps.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kFirstVersionWithMmap = 13030;  // cuDriverGetVersion of CUDA 13.3
 
-// 0 where the driver does not know the attribute.
+// 0 if the driver does not know the attribute.
 int device_attribute_of(const cu::driver_table& cuda, int ordinal, int attribute) {
   cu::device_t device = 0;
   int value = 0;
@@ -138,8 +138,8 @@ class dmabuf_backend final : public backend {
     return device_traits{device_attribute_of(cuda_, ordinal, kCoherent) != 0};
   }
 
-  // Maps the first page until that has worked once for a device. A refused mmap then fails the pin, while another backend
-  // can still be chosen.
+  // Maps the first page until that has worked once for a device. A refused mmap then fails the pin, while another
+  // backend can still be chosen.
   status try_to_map(int ordinal, const exported_piece& piece) {
     const std::uint64_t bit = ordinal >= 0 && ordinal < 64 ? std::uint64_t{1} << ordinal : 0;
     if ((mapped_devices_.load(std::memory_order_relaxed) & bit) != 0) return {};
@@ -174,10 +174,10 @@ class dmabuf_backend final : public backend {
 
   device_io& io_;
   const cu::driver_table& cuda_;
-  std::atomic<std::uint64_t> mapped_devices_{0};  // a bit each: mmap has worked there
+  std::atomic<std::uint64_t> mapped_devices_{0};  // one bit per device: mmap has worked there
 };
 
-// Whether any GPU can be used this way. True where CUDA is not initialised yet: then the first pin decides.
+// Whether any GPU can be used this way. True if CUDA is not initialised yet; the first pin decides then.
 bool some_device_maps(const cu::driver_table& cuda) {
   int count = 0;
   if (cuda.cuDeviceGetCount(&count) != cu::error_code::success) return true;

@@ -19,7 +19,7 @@ constexpr std::uint32_t kOldestVersion = GDRDRV_VERSION_WORD(2, 0);
 constexpr std::uint32_t kInfoV2Version = GDRDRV_VERSION_WORD(2, 4);
 constexpr std::uint32_t kPinV2Version = GDRDRV_VERSION_WORD(2, 5);
 constexpr std::uint32_t kOurApiVersion = GDRDRV_VERSION_WORD(2, 6);
-constexpr int kKernelEnotsupp = 524;  // leaks out of nvidia.ko through stock gdrdrv; ours says EOPNOTSUPP
+constexpr int kKernelEnotsupp = 524;  // leaks from nvidia.ko through stock gdrdrv; our driver answers EOPNOTSUPP
 
 class gdrdrv_pin final : public pinned_memory {
  public:
@@ -30,7 +30,7 @@ class gdrdrv_pin final : public pinned_memory {
     gdrdrv_unpin_buffer params{handle_};
     io_.ioctl(fd_, GDRDRV_IOC_UNPIN_BUFFER, &params);
   }
-  // The module's pin, to give back at the end. 0 is a handle like others.
+  // The module's handle of the pin, to be released at the end. 0 is a valid handle.
   void hold(std::uint64_t handle) noexcept {
     handle_ = handle;
     is_held_ = true;
@@ -46,7 +46,7 @@ class gdrdrv_pin final : public pinned_memory {
                      format("gdrdrv: mmap of %s failed: %s", format_size(size_bytes).c_str(), errno_text(code).c_str())};
     }
     cpu_view view{address, size_bytes, arch::mapping_type::none};
-    // Our own driver and the stock one refuse inheritance already; asking again costs nothing and covers others.
+    // Our driver and the stock one already refuse inheritance; asking again costs nothing and covers others.
     if (io_.madvise(address, size_bytes, MADV_DONTFORK) != 0) return undo(view, errno, "madvise(MADV_DONTFORK)");
     auto type = mapped_type();
     if (!type) return undo(view, type.code(), "asking for the mapping type");
@@ -76,7 +76,7 @@ class gdrdrv_pin final : public pinned_memory {
   }
 
   status request_type(arch::mapping_type wanted) {
-    if (version_ < kPinV2Version) return {};  // checked after the fact
+    if (version_ < kPinV2Version) return {};  // verified afterwards
     gdrdrv_req_mapping_type params{handle_, static_cast<std::uint32_t>(wanted), 0};
     if (io_.ioctl(fd_, GDRDRV_IOC_REQ_MAPPING_TYPE, &params) == 0) return {};
     const int code = errno;
@@ -130,7 +130,7 @@ class gdrdrv_backend final : public backend {
     const auto rounded = round_outwards(request.range, kGpuPageBytes);
     if (!rounded) return failure{EINVAL, "address plus size overflows"};
     auto pin = std::make_unique<gdrdrv_pin>(io_, fd_.get(), version_, *rounded, ordinal);
-    // The rounded range, which the module would pin anyway: it refuses to map a pin that starts inside a granule.
+    // The rounded range, which the module would pin anyway: it refuses to map a pin that starts within a granule.
     std::uint64_t handle = 0;
     if (const int code = call_pin(*rounded, request.force_pcie, handle); code != 0) return explain(request, code);
     pin->hold(handle);

@@ -24,8 +24,8 @@ failure wrong_memory() {
       "the driver version, and use another backend meanwhile"};
 }
 
-// What CUDA sees at `pointer`, read on a bounded thread. The buffer belongs to that thread, which may outlive the caller's
-// wait.
+// What CUDA sees at `pointer`, read on a bounded thread. The buffer belongs to that thread, which may outlive the
+// caller's wait.
 result<std::vector<unsigned char>> read_through_cuda(const proof_context& proof, std::uint64_t pointer, std::size_t bytes) {
   auto seen = std::make_shared<std::vector<unsigned char>>(bytes);
   auto outcome = call_bounded(*proof.cuda, [proof, pointer, seen]() -> status {
@@ -47,7 +47,7 @@ void fill_with_nonce(unsigned char* out, std::size_t bytes) {
   }
 }
 
-// The user's bytes at the begin of a mapping, at most `limit`.
+// The user's bytes at the start of a mapping, at most `limit`.
 struct owned_part {
   unsigned char* cpu = nullptr;
   std::uint64_t pointer = 0;
@@ -56,7 +56,7 @@ struct owned_part {
 
 owned_part owned_part_of(const pin_plan& plan, const cpu_view& view, std::size_t limit) {
   const std::uint64_t skip = plan.owned.begin - plan.rounded.begin;
-  if (skip >= view.size_bytes) return {};  // none of the user's bytes is mapped, and others' are not ours to touch
+  if (skip >= view.size_bytes) return {};  // none of the user's bytes is mapped, and other bytes must not be touched
   const std::uint64_t mapped = view.size_bytes - skip;
   return {static_cast<unsigned char*>(view.address) + skip, plan.owned.begin,
           static_cast<std::size_t>(std::min({std::uint64_t{limit}, plan.owned.size_bytes, mapped}))};
@@ -65,7 +65,7 @@ owned_part owned_part_of(const pin_plan& plan, const cpu_view& view, std::size_t
 }  // namespace
 
 failure unproved(const failure& reason) {
-  if (reason.code == EIO) return reason;  // it was answered
+  if (reason.code == EIO) return reason;  // the comparison ran
   return failure{reason.code, "the mapping could not be proved: " + reason.message};
 }
 
@@ -126,7 +126,7 @@ scratch_memory::~scratch_memory() {
     return;
   }
   cuda_.cuMemFreeAsync(pointer_, stream_.get());
-  (void)stream_.synchronize();  // pools give back to the system what is free at such a moment
+  (void)stream_.synchronize();  // pools return to the system what is free at such a moment
 }
 
 status scratch_memory::check_place(const cpu_view& mapped, std::size_t offset) {
@@ -159,7 +159,7 @@ status compare_mapping(const proof_context& context, const pin_plan& plan, const
   arch::copy_from(view.type, after.data(), part.cpu, part.bytes);
   bool differs = false, varies = false;
   for (std::size_t i = 0; i < part.bytes; ++i) {
-    if (before[i] != after[i]) continue;  // another writer changes it
+    if (before[i] != after[i]) continue;  // another writer is changing it
     differs = differs || before[i] != (*seen)[i];
     varies = varies || before[i] != before[0];
   }
@@ -179,7 +179,7 @@ status verify_mapping(const cu::driver_table& cuda, const pin_plan& plan, const 
   }
   arch::publish_to_device(view.type);
   auto seen = read_through_cuda(context_for_proof(cuda, plan), part.pointer, part.bytes);
-  // The bytes go back to where they were read, so a mapping of the wrong memory leaves that memory unchanged.
+  // The bytes are written back to where they were read, so a mapping of the wrong memory leaves that memory unchanged.
   for (std::size_t i = 0; i < part.bytes; ++i) cpu[i] = shown[i];
   arch::publish_to_device(view.type);
   if (!seen) return seen.error();

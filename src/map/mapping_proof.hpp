@@ -14,7 +14,8 @@
 
 namespace pl {
 
-// Where CUDA reads and writes for a proof: the memory's device, and a context of it that exists (else the primary one).
+// Where CUDA reads and writes for a proof: the memory's device, and an existing context of it (otherwise the primary
+// one).
 struct proof_context {
   const cu::driver_table* cuda = nullptr;
   int device_ordinal = -1;
@@ -24,7 +25,7 @@ struct proof_context {
 failure unproved(const failure& reason);
 proof_context context_for_proof(const cu::driver_table& cuda, const pin_plan& plan) noexcept;
 
-// A non-blocking stream with synchronous copies. Bounded calls' threads only.
+// A non-blocking stream with synchronous copies. Only for threads of bounded calls.
 class proof_stream {
  public:
   explicit proof_stream(const cu::driver_table& cuda) : cuda_(cuda) {}
@@ -42,18 +43,20 @@ class proof_stream {
   cu::stream_t stream_ = nullptr;
 };
 
-// 2 MiB of device memory with a stream of its own. On the thread of a bounded call only: its calls may wait for the GPU.
+// 2 MiB of device memory with a stream of its own. Only on the thread of a bounded call, because its calls may wait for
+// the GPU.
 class scratch_memory {
  public:
   static constexpr std::size_t kBytes = 2 << 20;
-  static constexpr std::size_t kMappedBytes = 1 << 20;  // less than the whole: offsets that are wrong stay inside it
+  static constexpr std::size_t kMappedBytes = 1 << 20;  // less than the whole, so that wrong offsets stay inside it
   static result<std::unique_ptr<scratch_memory>> make(const proof_context& context);
   ~scratch_memory();
   scratch_memory(const scratch_memory&) = delete;
   scratch_memory& operator=(const scratch_memory&) = delete;
 
   std::uint64_t pointer() const noexcept { return pointer_; }
-  // Nonces in both directions through `mapped`, a CPU mapping of the first kMappedBytes; EIO if the two sides differ.
+  // Writes nonces in both directions through `mapped`, a CPU mapping of the first kMappedBytes. EIO if the two sides
+  // differ.
   status check(const cpu_view& mapped);
 
  private:
@@ -67,13 +70,14 @@ class scratch_memory {
   bool is_pool_memory_ = false;
 };
 
-// Compares up to 4 KiB of the user's part of the request with what CUDA reads there. Words that change meanwhile are left
-// out. EIO if the sides differ. `has_evidence` (may be null): whether what was compared could have differed, that is, was
-// not the same byte throughout.
+// Compares up to 4 KiB of the user's part of the request with what CUDA reads there, ignoring words that change
+// meanwhile. EIO if the sides differ. `has_evidence` (may be null): whether the compared bytes could have revealed a
+// difference, that is, were not all the same.
 status compare_mapping(const proof_context& context, const pin_plan& plan, const cpu_view& view, bool* has_evidence);
 
-// Writes a nonce to the first bytes of the request (64, or fewer if there are no more: never a neighbour's), reads it
-// through CUDA, puts back what the mapping showed. EIO if the two sides differ. Nobody else may use those bytes meanwhile.
+// Writes a nonce to the first bytes of the request (64, or fewer if there are no more: never to a neighbour's), reads
+// it through CUDA, and restores what the mapping showed. EIO if the two sides differ. Nobody else may use those bytes
+// meanwhile.
 status verify_mapping(const cu::driver_table& cuda, const pin_plan& plan, const cpu_view& view);
 
 }  // namespace pl

@@ -23,15 +23,15 @@
 namespace pl {
 namespace {
 
-// Limits: enough for any program seen, small enough to reserve (128 MiB and 16 MiB of addresses, committed when used).
+// Limits: enough for any program seen, and cheap to reserve (128 MiB and 16 MiB of addresses, committed when used).
 constexpr std::size_t kMaxRegions = 1 << 20;
 constexpr std::size_t kMaxSessions = 1 << 16;
 constexpr std::size_t kRegionQuarantine = 4096;
 constexpr std::size_t kSessionQuarantine = 64;
 constexpr std::uint32_t kClosing = 1u << 31;
 
-// Everything mutable of one process. A forked child that opens a session makes its own and keeps its ancestors' only to
-// recognise their handles: locks in there may be held by threads that the child does not have.
+// All mutable state of one process. A forked child that opens a session creates its own and keeps its ancestors' only
+// to recognise their handles: threads that the child does not have may hold the locks in there.
 struct process_state {
   std::uint32_t epoch = 0;
   process_state* ancestor = nullptr;
@@ -46,7 +46,7 @@ process_state& state_of_this_process() {
   const std::uint32_t epoch = claim_process_epoch();
   process_state* state = g_state.load(std::memory_order_acquire);
   while (state == nullptr || state->epoch != epoch) {
-    auto* fresh = new process_state;  // never freed: handles into it may be looked at until exit
+    auto* fresh = new process_state;  // never freed: handles into it may be checked until exit
     fresh->epoch = epoch;
     fresh->ancestor = state;
     if (g_state.compare_exchange_strong(state, fresh)) state = fresh;
@@ -143,18 +143,19 @@ void unmap_locked(region& target, unmapping mode) {
   target.view = {};
 }
 
-// Takes the region off its session's list. False if another thread already removed it.
+// Takes the region off its session's list. Returns false if another thread already removed it.
 bool take_off_list(session& owner, const region* target) {
   const std::lock_guard lock(owner.mutex);
-  const auto found = std::find(owner.regions.rbegin(), owner.regions.rend(), target);  // the newest go first, mostly
+  // In most cases the latest goes first.
+  const auto found = std::find(owner.regions.rbegin(), owner.regions.rend(), target);
   if (found == owner.regions.rend()) return false;
   *found = owner.regions.back();
   owner.regions.pop_back();
   return true;
 }
 
-// A slot and a place on the session's list, taken before the pin is made: afterwards nothing can fail. Not yet a handle
-// (its state is `free`), and given back unless it is kept.
+// A slot and a place on the session's list, taken before the pin is made, because nothing may fail afterwards. It is
+// not a handle yet (its state is `free`), and is given back unless it is kept.
 class [[nodiscard]] region_place {
  public:
   region_place(process_state& state, session& owner) : state_(state), owner_(owner), slot_(state.regions.take()) {
@@ -239,7 +240,7 @@ result<session*> open_session(const backend_environment& environment, const std:
 status close_session(session* handle) {
   if (const int code = check_session(handle)) return session_failure(code);
   if ((handle->busy.fetch_or(kClosing, std::memory_order_acq_rel) & kClosing) != 0) return session_failure(EINVAL);
-  while (handle->busy.load(std::memory_order_acquire) != kClosing) sched_yield();  // each call inside ends by itself
+  while (handle->busy.load(std::memory_order_acquire) != kClosing) sched_yield();  // each call in progress ends by itself
   handle->epoch.store(0, std::memory_order_release);
   std::vector<region*> left;
   {
@@ -284,14 +285,14 @@ result<session_traits> traits_of(session* handle) {
 }
 
 result<region*> pin_and_map_region(session* handle, const pin_request& request) {
-  const session_use use(handle);  // over both steps: a close between them would end the pin that the second one maps
+  const session_use use(handle);  // for both steps: a close between them would end the pin that the second one maps
   if (!use) return use.refusal();
   auto pinned = pin_region(handle, request);
   if (!pinned) return pinned;
   try {
     auto mapped = map_region_exactly(handle, *pinned);
     if (mapped) return pinned;
-    (void)unpin_region(handle, *pinned, unmapping::by_request);  // the map's reason is the one to report
+    (void)unpin_region(handle, *pinned, unmapping::by_request);  // report the reason of the map
     return mapped.error();
   } catch (const std::bad_alloc&) {
     (void)unpin_region(handle, *pinned, unmapping::by_request);
@@ -364,8 +365,8 @@ namespace {
 constexpr int kNothingToCopy = -1;
 inline int copy_code(int code) { return code == kNothingToCopy ? 0 : code; }
 
-// The checks of every copy: a handful of loads of one slot. 0, an errno value, or kNothingToCopy for size 0 with pointers
-// that would not do for any other size (the original does not look at them then).
+// The checks of every copy: several loads from one slot. Returns 0, an errno value, or kNothingToCopy for size 0 with
+// pointers that would be invalid for any other size (GDRCopy does not check them then).
 inline int check_copy(const region* target, const void* mapped, const void* host, std::size_t size_bytes) noexcept {
   if (const int code = check_region(target); code != 0) [[unlikely]]
     return fail(code, code == EACCES ? kForeignProcess : kDeadHandle);
@@ -423,8 +424,8 @@ int region_flush(region* target) noexcept {
 
 namespace {
 
-// The text lies on the heap: our thread-local storage is initial-exec (export_listener.cpp), so each byte of it comes out
-// of the 1.6 KiB that glibc keeps for all such libraries of a process, and a dlopen that finds it used up fails.
+// The text is on the heap: our thread-local storage is initial-exec (export_listener.cpp), so each byte of it is taken
+// from the 1.6 KiB that glibc keeps for all such libraries of a process, and a dlopen fails when that is used up.
 constexpr std::size_t kMessageBytes = 2048;  // "auto" joins the reasons of all backends
 struct message_buffer {
   char* text = nullptr;

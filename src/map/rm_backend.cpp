@@ -24,7 +24,7 @@ struct proof_duty {
   const rm::gpu* gpu = nullptr;
 };
 
-// Short enough to need no memory itself.
+// Short enough to need no allocation.
 failure out_of_memory() noexcept { return failure{ENOMEM, "out of memory"}; }
 
 class rm_pin final : public pinned_memory {
@@ -96,7 +96,7 @@ class rm_pin final : public pinned_memory {
                    "when something has been written, or with PEERLANE_MAP_VERIFY, which writes a nonce for a moment"};
   }
 
-  // Its part of the mapping that pins of this object share.
+  // Its part of the mapping that the pins of this object share.
   result<void*> map_shared() {
     const rm_placement& only = placements_[0];
     auto lease = only.object->acquire(only.offset, only.length, only.object_bytes);
@@ -140,8 +140,8 @@ class rm_pin final : public pinned_memory {
   bool verify_;
   bool is_sole_;
   proof_duty duty_;
-  rm_object::lease lease_;               // of a range in one object, shared with other pins
-  std::vector<rm::cpu_mapping> pieces_;  // of a range over several, or of a pin that shares none
+  rm_object::lease lease_;               // for a range in one object, shared with other pins
+  std::vector<rm::cpu_mapping> pieces_;  // for a range over several objects, or a pin that shares none
   std::optional<reservation> place_;
 };
 

@@ -25,8 +25,8 @@ address_range extent_for(std::uint64_t offset, std::uint64_t length, std::uint64
   return {begin, std::max(end, offset + length) - begin};
 }
 
-// CUDA presents an instance as a device of its own, "NVIDIA A100-SXM4-40GB MIG 1g.5gb". Its raw UUID says nothing: the
-// "MIG-" before it is text that tools add.
+// CUDA presents an instance as a separate device, "NVIDIA A100-SXM4-40GB MIG 1g.5gb". Its raw UUID does not reveal it:
+// tools add the "MIG-" before it.
 bool is_mig_instance(const cu::driver_table& cuda, cu::device_t device) {
   char name[128] = {};
   if (cuda.cuDeviceGetName == nullptr || cuda.cuDeviceGetName(name, sizeof name, device) != cu::error_code::success)
@@ -60,11 +60,11 @@ result<rm_object::lease> rm_object::acquire(std::uint64_t offset, std::uint64_t 
     known->users++;
     return lease{static_cast<char*>(known->mapping.address) + (offset - known->offset), known.get()};
   }
-  extents_.reserve(extents_.size() + 1);  // memory for the entry first: a mapping without one would stay for ever
+  extents_.reserve(extents_.size() + 1);  // allocate the entry first: a mapping without one would stay for ever
   auto fresh = std::make_unique<extent>();
   address_range wanted = extent_for(offset, length, object_bytes);
   auto mapping = space_->client().map(gpu_, memory_, wanted.begin, wanted.size_bytes, nullptr);
-  if (mapping.code() == ENOMEM && wanted.size_bytes > length) {  // BAR1 is nearly full: take no more than was asked for
+  if (mapping.code() == ENOMEM && wanted.size_bytes > length) {  // BAR1 is nearly full: take no more than requested
     wanted = {offset, length};
     mapping = space_->client().map(gpu_, memory_, offset, length, nullptr);
   }
@@ -90,9 +90,9 @@ void rm_object::unmap_own(const rm::cpu_mapping& mapping, rm::aftermath left) no
 }
 
 result<std::shared_ptr<rm_space>> rm_space::get(device_io& io) {
-  // One record per process of a fork tree, leaked on purpose: a child must not touch its parent's (the client answers
-  // EACCES there, and the lock may be held by a thread that the child does not have), and static destructors would race
-  // with threads that still copy at exit.
+  // One record for each process of a fork tree, deliberately leaked: a child must not touch its parent's (the client
+  // answers EACCES there, and a thread that the child does not have may hold the lock), and static destructors would
+  // race with threads that still copy at exit.
   struct record {
     std::uint32_t epoch;
     std::mutex mutex;
@@ -162,7 +162,7 @@ status rm_space::prove_way(const proof_context& context, const rm::gpu& gpu, boo
     auto& known = proofs_[&gpu];
     if (known != nullptr && known->has_ended() && (again || !known->wait())) known = nullptr;
     if (known == nullptr) {
-      // Until it has ended the work holds the space, and with it the client.
+      // Until the work has ended it holds the space, and thereby the client.
       auto started = bounded_call::start(
           *context.cuda, [self = shared_from_this(), context]() -> status { return self->map_scratch(context); });
       if (!started) return started.error();
@@ -229,7 +229,7 @@ result<std::vector<rm_placement>> rm_space::ask_libcuda(const cu::driver_table& 
   return out;
 }
 
-// The second method, public API only: cuMemCreate memory that was made exportable as a file descriptor.
+// The second method uses only the public API: cuMemCreate memory that was made exportable as a file descriptor.
 result<std::vector<rm_placement>> rm_space::import_vmm(const cu::driver_table& cuda, const pin_plan& plan,
                                                        const rm::gpu& gpu) {
   if (cuda.cuMemRetainAllocationHandle == nullptr || cuda.cuMemExportToShareableHandle == nullptr)
@@ -254,8 +254,8 @@ result<std::vector<rm_placement>> rm_space::import_vmm(const cu::driver_table& c
   return out;
 }
 
-// The third method, for memory of another process: the object that its IPC handle names. Not put into the cache, since the
-// handle may be of other memory: each mapping is proved by itself (rm_backend.cpp).
+// The third method, for memory of another process: the object that its IPC handle names. Not cached, since the handle
+// may be of other memory: each mapping is proved separately (rm_backend.cpp).
 result<std::vector<rm_placement>> rm_space::share_exported(const pin_plan& plan, const rm::gpu& gpu,
                                                            const cu::ipc_mem_handle_t& ipc_handle) {
   auto exported = rm::read_ipc_handle(ipc_handle);
@@ -289,7 +289,7 @@ result<std::vector<rm_placement>> rm_space::resolve(const cu::driver_table& cuda
     if (object == nullptr || !object->confirmed_at(piece.object_begin)) break;
     out.push_back({std::move(object), piece.range.begin - piece.object_begin, piece.range.size_bytes, piece.object_bytes});
   }
-  if (out.size() == plan.pieces.size()) return out;  // nothing asked of anybody
+  if (out.size() == plan.pieces.size()) return out;  // no call was needed
   const cu::relaxed_capture capture(cuda);
   auto gpu = gpu_of(cuda, plan.device_ordinal);
   if (!gpu) return gpu.error();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects that can be named by a raw pointer from C, and checked: "is this value one of ours?" is two comparisons.
+// Objects that C code names by a raw pointer, which is checked: "is this value one of ours?" takes two comparisons.
 //
-// A fixed number of equal slots in one range of reserved, lazily committed memory that is never unmapped, so that looking at
-// a stale or foreign pointer's slot never faults. Freed slots wait in a queue (kQuarantine long) before they are reused: a
-// handle used after its release is then refused instead of naming somebody else's object.
-// Slots are value-initialised once and never destroyed; T resets itself. Taking and releasing a slot allocates nothing,
-// so a release cannot fail when memory is short.
+// A fixed number of equal slots in one range of reserved, lazily committed memory that is never unmapped, so that
+// reading the slot of a stale or foreign pointer never faults. Freed slots wait in a queue (kQuarantine long) before
+// they are reused: a handle that is used after its release is then refused instead of naming another object. Slots are
+// value-initialised once and never destroyed; T resets itself. Taking and releasing a slot allocates nothing, so a
+// release cannot fail for lack of memory.
 #pragma once
 
 #include <sys/mman.h>
@@ -18,8 +18,8 @@
 
 #include "base/checked_math.hpp"
 
-// LeakSanitizer looks for pointers in the heap and in globals, not in ranges that were mapped: without this call, what an
-// open session owns counts as leaked. Only there when the program is built with it.
+// LeakSanitizer searches the heap and globals for pointers, but not mapped ranges: without this call, what an open
+// session owns counts as leaked. Exists only in programs built with it.
 extern "C" __attribute__((weak)) void __lsan_register_root_region(const void* begin, std::size_t size_bytes);  // NOLINT
 
 namespace pl {
@@ -40,15 +40,15 @@ class slot_arena {
   slot_arena(const slot_arena&) = delete;
   slot_arena& operator=(const slot_arena&) = delete;
 
-  // True if `value` is the address of a slot of this arena (live or not). Any value is allowed. Lock-free.
+  // Whether `value` is the address of a slot of this arena (live or not). Any value is allowed. Lock-free.
   bool owns(std::uintptr_t value) const noexcept {
     const std::uintptr_t offset = value - reinterpret_cast<std::uintptr_t>(base_);
     return base_ != nullptr && offset < kBytes && (offset & (sizeof(T) - 1)) == 0;
   }
-  // Precondition: owns(value), and the slot was handed out once (the caller's state word says so: 0 = never used).
+  // Precondition: owns(value), and the slot was handed out before (the caller's state word tells: 0 = never used).
   static T* pointer(std::uintptr_t value) noexcept { return reinterpret_cast<T*>(value); }
 
-  // A slot of the caller's own; null when all are in use or memory ran out.
+  // Takes a slot for the caller; null if all are in use or memory is exhausted.
   T* take() {
     const std::lock_guard lock(mutex_);
     if (base_ == nullptr) return nullptr;
@@ -72,7 +72,7 @@ class slot_arena {
  private:
   static_assert(is_power_of_two(kSlots), "the ring of freed slots doubles up to their number");
 
-  // A ring of all slots would walk through all of its memory; this one keeps to what was needed at once.
+  // A ring of all slots would cycle through all of its memory; this one covers only as many as were in use at once.
   void widen_ring() noexcept {
     std::copy_n(waiting_, first_waiting_, waiting_ + ring_);
     ring_ *= 2;
@@ -81,7 +81,7 @@ class slot_arena {
   char* base_ = nullptr;
   std::mutex mutex_;
   std::size_t used_ = 0;
-  std::uint32_t* waiting_ = nullptr;  // ring of freed slots' numbers behind the slots: room for all of them
+  std::uint32_t* waiting_ = nullptr;  // ring of freed slots' numbers behind the slots, with room for all of them
   std::size_t ring_ = kSlots < 1024 ? kSlots : 1024;
   std::size_t first_waiting_ = 0, waiting_count_ = 0;
 };
