@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slice of the resource manager's interface that DMA channels need, restated: classes, controls and layouts.
+// The part of the resource manager's interface that DMA channels need, restated: classes, controls and layouts.
 //
-// Source of the facts: NVIDIA open-gpu-kernel-modules, tags 535.43.02 to 595.45.04 (nvos.h, alloc/alloc_channel.h, cl0070.h,
-// ctrl0080gpu.h, ctrl2080ce.h, ctrla06c/ctrla06cgpfifo.h, ctrlc36f.h, and the class headers of each GPU generation). Fields
-// that are used stand at the same offsets in every branch, except behind the flags of map_dma and unmap_dma; sizes differ,
-// and the resource manager refuses a block of another size.
+// Source of the facts: NVIDIA open-gpu-kernel-modules, tags 535.43.02 to 595.45.04 (nvos.h, alloc/alloc_channel.h,
+// cl0070.h, ctrl0080gpu.h, ctrl2080ce.h, ctrla06c/ctrla06cgpfifo.h, ctrlc36f.h, and the class headers of each GPU
+// generation). Fields that are used have the same offsets in every branch, except after the flags of map_dma and
+// unmap_dma. Sizes differ, and the resource manager refuses a block of the wrong size.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ enum channel_escape : unsigned {
   esc_alloc_memory = 0x27,
   esc_map_memory_dma = 0x57,
   esc_unmap_memory_dma = 0x58,
-  esc_alloc_os_event = 206,  // these two on a registered descriptor of /dev/nvidiaN
+  esc_alloc_os_event = 206,  // this and the next on a registered descriptor of /dev/nvidiaN
   esc_free_os_event = 207,
 };
 
@@ -50,7 +50,7 @@ enum channel_control : std::uint32_t {
   ctrl_peer_capabilities = 0x13a,       // on the client
 };
 
-// Classes of each generation, newest first: those of a GPU are what its class list names.
+// Classes of each generation, newest first; a GPU's class list names those that it has.
 inline constexpr std::array<std::uint32_t, 6> kChannelClasses{0xca6f, 0xc96f, 0xc86f, 0xc56f, 0xc46f, 0xc36f};
 inline constexpr std::array<std::uint32_t, 7> kCopyClasses{0xcab5, 0xc9b5, 0xc8b5, 0xc7b5, 0xc6b5, 0xc5b5, 0xc3b5};
 inline constexpr std::array<std::uint32_t, 5> kDoorbellClasses{0xc761, 0xc661, 0xc561, 0xc461, 0xc361};
@@ -58,7 +58,7 @@ inline constexpr std::array<std::uint32_t, 5> kDoorbellClasses{0xc761, 0xc661, 0
 // Doorbell page: 64 KiB, the channel's token is stored at this offset.
 constexpr std::size_t kDoorbellBytes = 0x10000;
 constexpr std::size_t kDoorbellOffset = 0x90;
-// The channel's user words (USERD): how far it has been given work.
+// The channel's user words (USERD): how far work has been queued.
 constexpr std::size_t kPutOffset = 0x8c;
 
 constexpr std::uint32_t kEngineCopy0 = 9;  // COPYn = 9 + n, for n < 10
@@ -67,7 +67,7 @@ constexpr unsigned kMaxCopyEngines = 10;
 // Capabilities of a copy engine, first byte.
 constexpr std::uint8_t kCopyEngineShared = 1 << 0;  // "GRCE": shares its runlist with the graphics engine
 
-// NV0080_CTRL_GPU_GET_CLASSLIST_V2_PARAMS: a count, and room for so many classes as the branch says.
+// NV0080_CTRL_GPU_GET_CLASSLIST_V2_PARAMS: a count, and room for as many classes as the branch defines.
 constexpr std::size_t kMaxClassRoom = 200;
 struct class_list_params {
   std::uint32_t count;
@@ -81,7 +81,7 @@ struct copy_engine_caps_params {  // NV2080_CTRL_CE_GET_CAPS_V2_PARAMS
 };
 static_assert(sizeof(copy_engine_caps_params) == 8);
 
-// NV_VASPACE_ALLOCATION_PARAMETERS: zero is what we want; 48 bytes until 575, 56 from 580 on.
+// NV_VASPACE_ALLOCATION_PARAMETERS, all zero; 48 bytes until 575, 56 from 580 on.
 struct address_space_params {
   std::uint32_t index, flags;
   std::uint64_t size_bytes, start, limit;
@@ -110,7 +110,7 @@ struct device_memory_params {
   std::int32_t numa_node, pad2;
 };
 static_assert(sizeof(device_memory_params) == 128 && offsetof(device_memory_params, size_bytes) == 64);
-constexpr std::uint32_t kAttributePages = 1u << 27;  // pages that need not be contiguous: addresses of the GPU are
+constexpr std::uint32_t kAttributePages = 1u << 27;  // pages need not be contiguous, because the GPU's addresses are
 constexpr std::uint32_t kFormatPitch = 6;
 
 struct host_memory_params {  // NVOS02 with the descriptor of nv_ioctl_nvos02_parameters_with_fd
@@ -122,18 +122,18 @@ struct host_memory_params {  // NVOS02 with the descriptor of nv_ioctl_nvos02_pa
   std::uint32_t pad3;
 };
 static_assert(sizeof(host_memory_params) == 56 && offsetof(host_memory_params, fd) == 48);
-// Pages that need not be contiguous, cached by the CPU, never mapped for it by the resource manager.
+// Pages need not be contiguous, are cached by the CPU, and are never mapped for it by the resource manager.
 constexpr std::uint32_t kHostMemoryFlags = 1u << 4 | 1u << 12 | 1u << 30;
 
-struct map_dma_head {  // NVOS46 up to its flags; behind them the branch decides
+struct map_dma_head {  // NVOS46 up to its flags; the rest depends on the branch
   handle client, device, virtual_memory, memory;
   std::uint64_t offset, length;
   std::uint32_t flags, pad;
 };
 static_assert(sizeof(map_dma_head) == 40);
-constexpr std::uint32_t kMapSnooped = 1u << 4;  // host memory: the CPU's caches are looked at
-// Memory of another GPU, with a peer link between the two. Never left out for such memory: the driver would map this GPU's
-// own memory at the other's physical addresses.
+constexpr std::uint32_t kMapSnooped = 1u << 4;  // host memory: DMA snoops the CPU's caches
+// Memory of another GPU, with a peer link between the two. Mandatory for such memory: the driver would otherwise map
+// this GPU's own memory at the other's physical addresses.
 constexpr std::uint32_t kMapPeer = 2u << 20;
 
 struct unmap_dma_head {  // NVOS47
@@ -143,10 +143,10 @@ struct unmap_dma_head {  // NVOS47
 };
 static_assert(sizeof(unmap_dma_head) == 32);
 
-// NV503B_ALLOC_PARAMETERS: 72 bytes until 580, 88 from 590 on. Zero is what we want beside the two GPUs.
+// NV503B_ALLOC_PARAMETERS: 72 bytes until 580, 88 from 590 on. All zero except for the two GPUs.
 struct peer_link_params {
   handle subdevice, peer_subdevice;
-  std::uint32_t peer_ids, peer_ids_back;  // masks; 0: the driver chooses, and answers
+  std::uint32_t peer_ids, peer_ids_back;  // masks; 0: the driver chooses and returns its choice
   std::uint64_t mailbox_address;
   std::uint32_t mailbox_bytes, flags, egm_peer_ids, egm_peer_ids_back;
   std::uint64_t bar_addresses[4], fabric_addresses[2];
@@ -157,7 +157,8 @@ constexpr std::size_t kMaxPeerGroup = 8;
 struct peer_capabilities_params {  // NV0000_CTRL_SYSTEM_GET_P2P_CAPS_MATRIX_PARAMS: rows of group a, columns of group b
   std::uint32_t a_count, b_count, a[kMaxPeerGroup], b[kMaxPeerGroup];
   std::uint32_t capabilities[kMaxPeerGroup][kMaxPeerGroup];
-  // Masks of the copy engines that carry a link at its full rate; others are several times slower (H100: 395 and 90 GB/s).
+  // Masks of the copy engines that use a link at its full rate; others are several times slower (H100: 395 and 90
+  // GB/s).
   std::uint32_t read_engines[kMaxPeerGroup][kMaxPeerGroup], write_engines[kMaxPeerGroup][kMaxPeerGroup];
   std::uint32_t read_engines_back[kMaxPeerGroup][kMaxPeerGroup], write_engines_back[kMaxPeerGroup][kMaxPeerGroup];
 };
@@ -196,7 +197,7 @@ struct channel_params {
 static_assert(sizeof(channel_params) == 368 && offsetof(channel_params, engine) == 128);
 static_assert(offsetof(channel_params, process_id) == 296 && offsetof(channel_params, tpc_config) == 360);
 
-struct notification {  // NvNotification: what the driver writes where the channel's error object lies
+struct notification {  // NvNotification: what the driver writes to the channel's error object
   std::uint32_t time_ns[2];
   std::uint32_t info;  // the Xid's number
   std::uint16_t info16;
@@ -220,14 +221,15 @@ struct timeslice_params {  // NVA06C_CTRL_TIMESLICE_PARAMS
 };
 static_assert(sizeof(timeslice_params) == 8);
 
-struct schedule_params {  // NVA06C_CTRL_GPFIFO_SCHEDULE_PARAMS, of which the first field alone is set
+struct schedule_params {  // NVA06C_CTRL_GPFIFO_SCHEDULE_PARAMS, of which only the first field is set
   std::uint8_t enable, skip_submit, skip_enable;
 };
 static_assert(sizeof(schedule_params) == 3);
 
 // ---- Interrupts to a descriptor
 
-struct os_event_params {  // nv_ioctl_alloc_os_event_t and nv_ioctl_free_os_event_t: events are known by client and number
+// nv_ioctl_alloc_os_event_t and nv_ioctl_free_os_event_t: events are identified by client and number.
+struct os_event_params {
   handle client, device;
   std::uint32_t fd;
   std::uint32_t status;
@@ -241,8 +243,8 @@ struct event_params {  // NV0005_ALLOC_PARAMETERS
 };
 static_assert(sizeof(event_params) == 24);
 constexpr std::uint32_t kNotifierCopy0 = 23;  // COPYn = 23 + n, for n < 10
-// Of `index`. Without the first the event never comes; without the second its data piles up, and the descriptor stays
-// readable for ever (H100).
+// Flags of `index`. Without the first the event never arrives; without the second its data piles up, and the descriptor
+// stays readable for ever (H100).
 constexpr std::uint32_t kEventOfEngine = 0x0800'0000, kEventWithoutData = 0x1000'0000;
 
 struct set_notification_params {  // NV2080_CTRL_EVENT_SET_NOTIFICATION_PARAMS
@@ -254,25 +256,25 @@ struct set_notification_params {  // NV2080_CTRL_EVENT_SET_NOTIFICATION_PARAMS
 static_assert(sizeof(set_notification_params) == 20);
 constexpr std::uint32_t kNotifyAlways = 2;
 
-// ---- What a channel must not be opened with
+// ---- States in which no channel may be opened
 
 struct gpu_info_entry {  // NV2080_CTRL_GPU_INFO
   std::uint32_t index, value;
 };
 constexpr std::size_t kMaxGpuInfo = 70;
-struct gpu_info_params {  // NV2080_CTRL_GPU_GET_INFO_V2_PARAMS: room for so many entries as the branch says
+struct gpu_info_params {  // NV2080_CTRL_GPU_GET_INFO_V2_PARAMS: room for as many entries as the branch defines
   std::uint32_t count;
   gpu_info_entry entries[kMaxGpuInfo];
 };
 constexpr std::uint32_t kGpuInfoMigMode = 0x2a;
-constexpr std::uint32_t kMigEnabled = 1, kMigDisablePending = 4;  // both: it is on now
+constexpr std::uint32_t kMigEnabled = 1, kMigDisablePending = 4;  // both: it is enabled now
 
 struct confidential_params {  // NV_CONF_COMPUTE_CTRL_CMD_SYSTEM_GET_CAPABILITIES_PARAMS
   std::uint8_t cpu, gpus, environment, feature, developer_tools, multi_gpu;
 };
 static_assert(sizeof(confidential_params) == 6);
 
-// What differs between driver branches: bytes of each block, and where map_dma's answers lie.
+// What differs between driver branches: the size of each block, and where map_dma's results are.
 struct channel_layout {
   unsigned branch;  // 535 of "535.98"
   std::uint32_t address_space_bytes, device_memory_bytes, channel_bytes, schedule_bytes;
@@ -281,8 +283,8 @@ struct channel_layout {
   std::uint32_t class_room;
   std::uint32_t gpu_info_bytes, confidential_bytes, peer_link_bytes;
 };
-// Every published release of these branches was compared (scripts/check-rm-layouts.py, docs/results/dma/layouts.txt). Others
-// are not guessed.
+// Every published release of these branches was compared (scripts/check-rm-layouts.py, docs/results/dma/layouts.txt).
+// Layouts of others are not guessed.
 inline constexpr std::array<channel_layout, 11> kChannelLayouts{{
     {535, 48, 120, 360, 2, 56, 40, 48, 40, 160, 516, 5, 72},
     {545, 48, 128, 360, 2, 56, 40, 48, 40, 160, 524, 5, 72},
@@ -296,12 +298,12 @@ inline constexpr std::array<channel_layout, 11> kChannelLayouts{{
     {590, 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6, 88},
     {595, 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6, 88},
 }};
-// The first releases of branch 535, whose block for channels ends earlier.
+// The first releases of branch 535, whose block for channels is shorter.
 inline constexpr channel_layout kFirst535Layout{535, 48, 120, 304, 2, 56, 40, 48, 40, 160, 516, 5, 72};
 inline constexpr std::array<std::string_view, 2> kFirst535Releases{"535.43.02", "535.54.03"};
 constexpr std::size_t kMaxMapDmaBytes = 64;
 
-// The layout of a release such as "580.159.04". Null: it is not known, and no channel must be tried.
+// The layout of a release such as "580.159.04". Null if it is unknown: no channel may be tried then.
 constexpr const channel_layout* channel_layout_of(std::string_view driver_version) {
   for (const auto release : kFirst535Releases)
     if (release == driver_version) return &kFirst535Layout;

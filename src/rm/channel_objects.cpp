@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kDeviceMemoryAlignment = 0x10000;
 
-// The newest of `known` that the GPU has; 0: none.
+// The newest of `known` that the GPU has; 0 if it has none.
 std::uint32_t newest(std::span<const std::uint32_t> known, std::span<const std::uint32_t> present) {
   for (const std::uint32_t candidate : known)
     if (std::find(present.begin(), present.end(), candidate) != present.end()) return candidate;
@@ -34,7 +34,7 @@ result<channel_objects> channel_objects::open(client& owner, const gpu& target, 
   return out;
 }
 
-// A driver that does not answer has none of it.
+// If the driver does not answer, it has none of these modes.
 status channel_objects::refuse_restrictions() {
   gpu_info_params info{};
   info.count = 1;
@@ -215,7 +215,7 @@ result<channel_objects::channel_handles> channel_objects::make_channel(const cha
   if (!made) return made.error();
   out.group = *made;
   const auto give_up = [&](const failure& reason) {
-    release(out.group);  // with all that hangs below it
+    release(out.group);  // releases everything below it
     return reason;
   };
   channel_params channel{};
@@ -259,8 +259,8 @@ std::optional<std::uint64_t> channel_objects::fault_address(handle channel) cons
   return std::uint64_t{params.address_high} << 32 | params.address_low;
 } catch (const std::bad_alloc&) { return {}; }
 
-// The driver knows the event by the descriptor's number, and forgets it when the file is closed. A forked child may keep the
-// file open, so it is told.
+// The driver knows the event by the descriptor's number, and forgets it when the file is closed. A forked child may
+// keep the file open, so the driver is told.
 void channel_objects::release_event(event ended) noexcept {
   if (ended.object != 0) release(ended.object);
   os_event_params params{client_->root_, gpu_->device, static_cast<std::uint32_t>(ended.fd.get()), 0};

@@ -16,7 +16,7 @@ struct known_series {
 };
 
 // "measured": the whole path ran on hardware with this series. "read": the layouts in rm_abi.hpp are those of the
-// published sources of this series, and the first mappings are proved by a nonce before they are handed out.
+// series' published sources, and the first mappings are verified by a nonce before they are handed out.
 constexpr known_series kSeries[] = {
     {535, abi_knowledge::read},     {545, abi_knowledge::read}, {550, abi_knowledge::read}, {555, abi_knowledge::read},
     {560, abi_knowledge::read},     {565, abi_knowledge::read}, {570, abi_knowledge::read}, {575, abi_knowledge::read},

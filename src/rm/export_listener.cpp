@@ -20,12 +20,12 @@ namespace {
 
 using ioctl_function = int (*)(int, unsigned long, ...);
 
-constexpr std::size_t kUsualPieces = 128;    // one announcement; more are asked for again, with room
-constexpr std::size_t kMaxPieces = 1 << 20;  // a bound for what a foreign struct may make us allocate
+constexpr std::size_t kUsualPieces = 128;    // of one announcement; a larger one is requested again, with enough room
+constexpr std::size_t kMaxPieces = 1 << 20;  // bounds what a foreign struct may make us allocate
 
-// What an export announces, written inside libcuda's own frames: into memory that was there before, since neither an
-// allocation nor an exception may happen in them. Announcements say where their objects stand in the list, so one that is
-// repeated (an ioctl that a signal interrupted) changes nothing.
+// What an export announces. It is recorded within libcuda's own frames, where neither an allocation nor an exception
+// may happen, so the memory is allocated in advance. Announcements say where their objects are in the list, so a
+// repeated one (an ioctl that a signal interrupted) changes nothing.
 struct announcement {
   backing_piece* pieces = nullptr;
   std::size_t capacity = 0;
@@ -33,8 +33,8 @@ struct announcement {
   std::size_t wanted = 0;  // room that would have been needed
 };
 
-// Set only while this thread asks libcuda for an export. Initial-exec: the hook runs inside libcuda's ioctl calls, where
-// an allocating TLS access would be out of place.
+// Set only while this thread requests an export from libcuda. Initial-exec, because the hook runs within libcuda's
+// ioctl calls, where a TLS access must not allocate.
 __attribute__((tls_model("initial-exec"))) thread_local announcement* t_listening = nullptr;
 
 std::atomic<void*> g_next{nullptr};
@@ -95,7 +95,7 @@ status install(const cu::driver_table& cuda) {
 // Runs one export and records the announced objects in `out`.
 cu::result_t export_once(const cu::driver_table& cuda, std::uint64_t pointer, std::uint64_t size_bytes, announcement& out) {
   int dma_buf = -1;
-  // Without it the simulated GPU complains about ranges that begin inside their object.
+  // Without this flag the simulated GPU rejects ranges that begin inside their object.
   const auto flags = cuda.is_simulated ? std::uint64_t{cu::range_flag::sim_offset_in_position} : 0;
   cu::result_t rc = 0;
   {

@@ -143,7 +143,7 @@ int change_slot(dl_phdr_info*, std::size_t, void* data) {
   void* const page = reinterpret_cast<void*>(change.page);
   if (change.next != nullptr) {
     void* target = __atomic_load_n(change.slot, __ATOMIC_ACQUIRE);
-    if (target == change.replacement) return 1;  // ours already: it must not lead to itself
+    if (target == change.replacement) return 1;  // already ours: it must not lead to itself
     const auto address = reinterpret_cast<ElfW(Addr)>(target);
     if (change.own.found && address >= change.own.image_begin && address < change.own.image_end) target = change.bound;
     change.next->store(target, std::memory_order_release);

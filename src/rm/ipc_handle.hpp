@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields of CUDA's 64-byte legacy IPC handle that describe the memory behind it. Undocumented; seen on driver 580.159.
-// cuIpcGetMemHandle makes the resource manager share the object with other processes, and cuIpcOpenMemHandle takes its share
-// by these numbers. Other drivers may differ, so a mapping made from them is verified before it is used.
+// Fields of CUDA's 64-byte legacy IPC handle that describe the memory behind it. They are undocumented, and were
+// observed on driver 580.159. cuIpcGetMemHandle makes the resource manager share the object with other processes, and
+// cuIpcOpenMemHandle takes its share by these numbers. Other drivers may differ, so a mapping made from them is
+// verified before it is used.
 #pragma once
 
 #include <cerrno>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slice of the NVIDIA resource manager's ioctl interface that mapping needs, restated: numbers and layouts.
+// The part of the NVIDIA resource manager's ioctl interface that mapping needs, restated: numbers and layouts.
 //
 // Source of the facts: NVIDIA open-gpu-kernel-modules (nvos.h, nv_escape.h, nv-ioctl.h, nv-ioctl-numbers.h, cl0080.h,
 // cl2080.h, ctrl0000gpu.h, ctrl0000unix.h), compared with what libcuda of driver 580.159 sends. Little-endian, natural
-// alignment. One file per ABI: if a driver series changes a layout, it gets a file of its own beside this one.
-// An ioctl that returns 0 may still have failed: the RM's verdict is in `status`.
+// alignment. One file per ABI: if a driver series changes a layout, it gets its own file beside this one. An ioctl that
+// returns 0 may still have failed: the RM's result is in `status`.
 #pragma once
 
 #include <cstddef>
@@ -138,8 +138,8 @@ struct transfer_params {
 };
 static_assert(sizeof(transfer_params) == 16);
 
-// All GPUs the driver knows, as the kernel fills them: an array, unused entries not valid. (Control 0x3d07, which also
-// tells the minor number, answers NOT_SUPPORTED on 580.159 for an ordinary client.)
+// All GPUs that the driver knows, as the kernel fills them: an array whose unused entries are not valid. (Control
+// 0x3d07, which also returns the minor number, answers NOT_SUPPORTED to ordinary clients on 580.159.)
 constexpr std::size_t kMaxGpus = 32;
 struct card_info {  // nv_ioctl_card_info_t
   std::uint8_t valid;
@@ -173,7 +173,7 @@ constexpr std::uint32_t kExportObjectTypeRm = 1;
 struct export_object_params {  // NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS
   std::uint32_t type;
   handle device, parent, object;
-  std::int32_t fd;  // a fresh descriptor of /dev/nvidiactl, which stands for the object from then on
+  std::int32_t fd;  // a fresh descriptor of /dev/nvidiactl, which represents the object from then on
   std::uint32_t flags;
 };
 static_assert(sizeof(export_object_params) == 24);
@@ -198,7 +198,7 @@ struct export_dma_buf_params {
 };
 static_assert(sizeof(export_dma_buf_params) == 2608);
 
-// The same before mapping_type existed: distinguished by the size in the request word.
+// The same before mapping_type existed; the size in the request word distinguishes the two.
 struct export_dma_buf_params_2600 {
   std::int32_t fd;
   handle client;

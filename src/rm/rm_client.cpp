@@ -15,7 +15,7 @@
 namespace pl::rm {
 namespace {
 
-constexpr int kMaxInterruptedRetries = 1000;  // EINTR/EAGAIN are transient; a bound turns a broken kernel into an error
+constexpr int kMaxInterruptedRetries = 1000;  // EINTR/EAGAIN are transient; the bound turns a broken kernel into an error
 
 int errno_of_status(std::uint32_t rm_status_word) {
   switch (rm_status_word) {
@@ -82,7 +82,7 @@ result<std::unique_ptr<client>> client::open(device_io& io) {
                            : "no NVIDIA driver is loaded, or the container was started without the GPU's device nodes";
     return failure{code, format("/dev/nvidiactl cannot be opened (%s): %s", errno_text(code).c_str(), hint)};
   }
-  unique_fd owner(io, fd);  // before memory for the client is asked for
+  unique_fd owner(io, fd);  // before memory for the client is allocated
   auto self = std::unique_ptr<client>(new client(io, std::move(owner)));
   alloc_params params{};
   params.object_class = class_root_client;
@@ -142,7 +142,7 @@ result<unique_fd> client::open_device_node(const gpu& target) {
 
 status client::make_device_objects(gpu& target) {
   auto node = open_device_node(target);
-  if (!node) return node.error();  // permission trouble shows here, with its own message
+  if (!node) return node.error();  // a lack of permission is reported here, with its own message
   device_params device{};
   device.device_instance = target.device_instance;
   const handle device_handle = next_handle();
@@ -181,7 +181,7 @@ result<const gpu*> client::find_gpu(const pci_address& pci) {
       return s.error();
     found->device_instance = id.device_instance;
     found->subdevice_instance = id.subdevice_instance;
-    gpus_.reserve(gpus_.size() + 1);  // before the objects are made: memory may run out
+    gpus_.reserve(gpus_.size() + 1);  // before the objects are created, because memory may run out
     if (auto s = make_device_objects(*found); !s) return s.error();
     gpus_.push_back(std::move(found));
     return gpus_.back().get();
@@ -235,7 +235,7 @@ void client::release(const gpu& owner, handle object) noexcept {
 
 result<cpu_mapping> client::map(const gpu& owner, handle memory, std::uint64_t offset, std::size_t length,
                                 void* fixed_address) {
-  auto node = open_device_node(owner);  // one descriptor carries one pending mapping, so each map needs a fresh one
+  auto node = open_device_node(owner);  // a descriptor carries one pending mapping, so each map needs a fresh one
   if (!node) return node.error();
   map_params params{};
   params.client = root_;
@@ -254,12 +254,12 @@ result<cpu_mapping> client::map(const gpu& owner, handle memory, std::uint64_t o
     out.address = address;
     if (io_.madvise(address, length, MADV_DONTFORK) == 0) {
       live_objects_.fetch_add(1);
-      return out;  // the VMA keeps the file; the descriptor closes here
+      return out;  // the VMA keeps the file; the descriptor is closed here
     }
   }
   const int code = address == MAP_FAILED ? mmap_errno : errno;
   const char* step = address == MAP_FAILED ? "mmap" : "madvise(MADV_DONTFORK)";
-  live_objects_.fetch_add(1);  // unmap() takes it back
+  live_objects_.fetch_add(1);  // unmap() undoes it
   unmap(out, fixed_address != nullptr ? aftermath::reservation : aftermath::hole);
   return failure{code,
                  format("%s of %s of GPU memory failed: %s", step, format_size(length).c_str(), errno_text(code).c_str())};

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client of the NVIDIA resource manager (RM): our own root object on /dev/nvidiactl, and under it one device and
+// A client of the NVIDIA resource manager (RM): our own root object on /dev/nvidiactl, below it one device and
 // subdevice per GPU, duplicates of memory objects that CUDA made in this process, and CPU mappings of them.
 //
 //   /dev/nvidiactl fd -- root client -- device -- duplicate of CUDA's memory object
 //                                          \---- subdevice (the mapping's "device")      /dev/nvidiaN fd -> mmap
 //
-// A duplicate keeps the memory alive after cuMemFree. Everything dies with the nvidiactl descriptor, so a killed process
-// leaves nothing behind. The RM refuses a forked child that uses its parent's client (status 0x23).
-// Thread-safe: handles come from an atomic counter, the device list has a lock, the RM serialises the rest.
+// A duplicate keeps the memory alive after cuMemFree. Everything ends with the nvidiactl descriptor, so a killed
+// process leaves nothing behind. The RM refuses a forked child that uses its parent's client (status 0x23).
+// Thread-safe: handles come from an atomic counter, the device list has a lock, and the RM serialises the rest.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,7 @@ struct gpu {
   unsigned minor = 0;  // /dev/nvidia<minor>
   handle device = 0;
   handle subdevice = 0;
-  unique_fd node = {};  // open as long as the objects: where nobody has one open, the driver refuses them
+  unique_fd node = {};  // open as long as the objects: the driver refuses them if nobody has one open
 };
 
 // What replaces a mapping at its addresses after it is unmapped.
@@ -57,37 +57,38 @@ struct cpu_mapping {
 
 class client {
  public:
-  // Opens /dev/nvidiactl and makes the root client. ENOENT/EACCES/ENODEV with what to do. `io` outlives the client.
+  // Opens /dev/nvidiactl and creates the root client. ENOENT, EACCES or ENODEV with advice. `io` must outlive the
+  // client.
   static result<std::unique_ptr<client>> open(device_io& io);
   ~client();
   client(const client&) = delete;
   client& operator=(const client&) = delete;
 
-  // The GPU at this PCI address, with its device objects made on first use; valid as long as the client.
-  // ENODEV if the RM has no such GPU attached, EACCES if /dev/nvidia<minor> may not be opened.
+  // The GPU at this PCI address, whose device objects are created on first use; valid as long as the client. ENODEV if
+  // the RM has no such GPU attached, EACCES if /dev/nvidia<minor> may not be opened.
   result<const gpu*> find_gpu(const pci_address& pci);
 
   // A share of another client's memory object in this process. ENOENT if it no longer exists.
   result<handle> duplicate(const gpu& owner, handle source_client, handle source_object);
-  // A share of an object exported to a descriptor (cuMemExportToShareableHandle). The descriptor stays the caller's.
+  // A share of an object exported to a descriptor (cuMemExportToShareableHandle). The caller keeps the descriptor.
   result<handle> import(const gpu& owner, int exported_fd);
-  // A new descriptor that stands for an object, for other processes to import it. It keeps the memory alive.
+  // A new descriptor that represents an object, for import by other processes. It keeps the memory alive.
   result<unique_fd> export_object(const gpu& owner, handle object);
   void release(const gpu& owner, handle object) noexcept;
 
-  // Maps [offset, offset + length) of the object, both multiples of the host page, at `fixed_address` (MAP_FIXED over a
-  // reservation of the caller's) or anywhere if null; children of fork do not inherit it. ENOMEM: BAR1 is full.
+  // Maps [offset, offset + length) of the object, both multiples of the host page, at `fixed_address` (MAP_FIXED over
+  // the caller's reservation) or anywhere if null; forked children do not inherit the mapping. ENOMEM: BAR1 is full.
   result<cpu_mapping> map(const gpu& owner, handle memory, std::uint64_t offset, std::size_t length, void* fixed_address);
-  // `left`: nothing, a PROT_NONE reservation of the caller's, or a range that raises SIGBUS (faulting_range.hpp).
+  // `left`: nothing, a PROT_NONE reservation for the caller, or a range that raises SIGBUS (faulting_range.hpp).
   void unmap(const cpu_mapping& mapping, aftermath left) noexcept;
 
   device_io& io() const noexcept { return io_; }
 
-  // Objects made and not yet released, mappings included: tests compare it with its start.
+  // Objects created and not yet released, including mappings; tests compare it with its initial value.
   int live_objects() const noexcept { return live_objects_.load(); }
 
  private:
-  friend class channel_objects;  // the same client's objects for DMA channels
+  friend class channel_objects;  // creates objects for DMA channels in the same client
   client(device_io& io, unique_fd control) : io_(io), control_(std::move(control)) {}
   int call(int fd, unsigned escape, void* params, std::size_t size_bytes);
   status alloc(handle parent, handle object, std::uint32_t object_class, void* params, std::size_t bytes,
@@ -100,13 +101,14 @@ class client {
   device_io& io_;
   unique_fd control_;
   handle root_ = 0;
-  std::atomic<handle> next_handle_{0x9e110001};  // arbitrary, away from the RM's own generator; one namespace per client
+  std::atomic<handle> next_handle_{0x9e110001};  // arbitrary, apart from the RM's own generator; one namespace per client
   std::atomic<int> live_objects_{0};
   std::mutex gpus_mutex_;
   std::vector<std::unique_ptr<gpu>> gpus_;
 };
 
-// Version of the loaded kernel module, "580.159.04": from the RM itself, else sysfs/procfs. ENOENT if there is no driver.
+// Version of the loaded kernel module, such as "580.159.04": from the RM itself, otherwise sysfs or procfs. ENOENT if
+// there is no driver.
 result<std::string> driver_version(device_io& io);
 
 enum class abi_knowledge { measured, read, unknown };

@@ -8,7 +8,8 @@
 
 namespace pl::rm {
 
-// libc's conventions: -1 or MAP_FAILED, and errno. Descriptors, paths and memory of others go to the kernel. Any thread.
+// libc's conventions: -1 or MAP_FAILED, and errno. Other descriptors, paths and memory are passed to the kernel.
+// Thread-safe.
 struct simulated_calls {
   static constexpr unsigned kVersion = 2;
 
@@ -20,8 +21,8 @@ struct simulated_calls {
   int (*munmap)(void* address, std::size_t size_bytes);
   int (*madvise)(void* address, std::size_t size_bytes, int advice);
   void (*clear_event)(int fd);
-  // What the driver has in procfs and sysfs: the text's length, at most `room` bytes of it in `out`. -1 and ENOENT for the
-  // driver's other files; -1 and EXDEV for files that are not the driver's.
+  // What the driver has in procfs and sysfs: returns the text's length, and at most `room` bytes of it in `out`. -1 and
+  // ENOENT for the driver's other files; -1 and EXDEV for files that are not the driver's.
   ssize_t (*read_text)(const char* path, char* out, std::size_t room);
 };
 
