@@ -8,7 +8,7 @@
 namespace pl {
 namespace {
 
-constexpr int kTries = 100;  // some microseconds
+constexpr int kTries = 100;  // several microseconds
 
 }  // namespace
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mutex that costs one thread nothing while no other thread uses it: no locked instruction, a store and two loads.
+// A mutex that costs a thread almost nothing while no other thread uses it: no locked instruction, just a store and two
+// loads.
 //
-// The first thread that locks it owns the bias. It says that it is inside by a plain store and reads whether the bias was
-// revoked. The first other thread revokes it for ever: it says so, has every thread of the process pass a memory barrier
-// (process_barrier.hpp), and waits until the owner is outside. From then on, as where the kernel has no such barrier, it is
-// a std::mutex, for which a thread looks some microseconds before it sleeps: it is held for less, and to sleep and be woken
-// takes longer. is_wanted() lets a thread that locks it again and again stand back for those who wait.
+// The first thread that locks it owns the bias. It announces that it is inside by a plain store, and then reads whether
+// the bias was revoked. The first other thread revokes the bias for ever: it sets the flag, makes every thread of the
+// process execute a memory barrier (process_barrier.hpp), and waits until the owner is outside. From then on, or if the
+// kernel has no such barrier, it is a std::mutex, for which a thread spins several microseconds before it sleeps,
+// because it is held for less than sleeping and waking takes. is_wanted() lets a thread that locks it repeatedly give
+// way to those who wait.
 //
-// Owns: nothing. Threads: any; not recursive. Errors: none.
+// Owns nothing. Thread-safe; not recursive. No errors.
 #pragma once
 
 #include <atomic>
@@ -37,11 +39,11 @@ class biased_mutex {
       is_inside_.store(false, std::memory_order_release);
     else mutex_.unlock();
   }
-  // Whether a thread waits for it. For who has just unlocked it and would be the first to have it again.
+  // Whether a thread is waiting. For a thread that has just unlocked it and would be the first to lock it again.
   bool is_wanted() const noexcept { return waiting_.load(std::memory_order_relaxed) != 0; }
 
  private:
-  // Different for two threads that live. The next thread at an ended owner's address goes on as the owner.
+  // Different for any two living threads. The next thread at the address of an ended owner continues as the owner.
   static std::uintptr_t this_thread() noexcept { return reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer()); }
   void lock_shared_by_threads() noexcept;
   void lock_mutex() noexcept;

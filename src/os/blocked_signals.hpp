@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For whoever starts a thread of the library's own: a thread inherits the mask of its maker, and the application's signals
-// are for the application's threads. The maker's mask comes back at the end of the scope, also when the thread could not be
-// started.
+// For code that starts one of the library's own threads: a thread inherits its creator's signal mask, and the
+// application's signals are for the application's threads. The destructor restores the creator's mask, also if the
+// thread could not be started.
 #pragma once
 
 #include <pthread.h>
@@ -31,8 +31,8 @@ class blocked_signals {
   sigset_t before_;
 };
 
-// A thread of the library's own. Throws std::system_error where none can be started (ulimit -u, -v, a full cgroup): for
-// constructors whose maker turns that into no_thread().
+// Starts one of the library's own threads. Throws std::system_error if none can be started (ulimit -u, -v, a full
+// cgroup): for constructors whose caller turns that into no_thread().
 template <class Thread = std::thread, class Body>
 Thread start_thread(Body&& body) {
   const blocked_signals during_start;
@@ -45,7 +45,7 @@ inline failure no_thread(const char* role) {
                       " could not be started: raise the limit of processes (ulimit -u, or the container's)"};
 }
 
-// The same, or EAGAIN with a reason that names the thread and the limit.
+// The same, but returns EAGAIN with a reason that names the thread and the limit.
 template <class Thread = std::thread, class Body>
 result<Thread> try_start_thread(const char* role, Body&& body) {
   try {

@@ -53,7 +53,7 @@ std::vector<int> open_descriptors() {
     const std::string name = each.path().filename();
     if (int fd = -1; std::from_chars(name.data(), name.data() + name.size(), fd).ec == std::errc()) found.push_back(fd);
   }
-  // That of the folder, which is closed by now: the next one that is opened gets its number.
+  // The folder's own descriptor is closed by now: the next file that is opened gets its number.
   std::erase_if(found, [](int fd) { return fcntl(fd, F_GETFD) < 0; });
   std::sort(found.begin(), found.end());
   return found;
@@ -81,18 +81,20 @@ void close_on_exec_connections(const port_list& own, const port_list& theirs) {
       fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-// ---- In a forked child. Only it sees its descriptors as they are: a look before the fork misses what UCX's thread accepts
+// ---- In a forked child
+// Only the child sees its descriptors as they are: a check before the fork would miss what UCX's thread accepts
 // meanwhile.
 
 namespace {
 
-// Held while the list changes, and across a fork, so that the child finds a consistent list.
+// Held while the list changes and across a fork, so that the child finds a consistent list.
 std::mutex g_list_mutex;
 exec_guard* g_list = nullptr;
-// The forking thread, which keeps its id in the child; 0: none. Not thread-local, because static TLS is scarce.
+// The forking thread, which keeps its id in the child; 0 if there is none. Not thread-local, because static TLS is
+// scarce.
 std::atomic<pthread_t> g_forking{0};
 
-// Uses no heap: its locks may be held in the child of a multi-threaded process.
+// Does not use the heap, because its locks may be held in the child of a multi-threaded process.
 template <class Body>
 void for_each_descriptor(Body body) {
   struct entry {  // the kernel's linux_dirent64
@@ -141,8 +143,8 @@ void exec_guard::add(sorted_ports& list, const port_list& ports) {
       list.insert(position, port);
 }
 
-// Other threads hold the lock briefly. A fork in a signal handler may have interrupted a thread that holds it: then the
-// child marks nothing.
+// Other threads hold the lock only briefly. A fork in a signal handler may have interrupted a thread that holds it:
+// then the child marks nothing.
 void exec_guard::before_fork() {
   constexpr int kTries = 10000;
   for (int i = 0; i < kTries; ++i) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// UCX opens its descriptors without close-on-exec. A program that this process starts would keep the connections open after
-// the process has died, and its peers would not notice. So this code finds the descriptors and marks them.
+// UCX opens its descriptors without close-on-exec. A program started by this process would keep the connections open
+// after the process has died, and its peers would not notice. So this code finds the descriptors and marks them.
 //
-// Owns: the list of ports whose connections are marked. Threads: any. Errors: none; what cannot be marked is inherited.
+// Owns the list of ports whose connections are marked. Thread-safe. No errors: what cannot be marked is inherited.
 #pragma once
 
 #include <array>
@@ -12,23 +12,23 @@
 
 namespace pl {
 
-// TCP ports on which a process listens for its peers, 0 where there are fewer.
+// TCP ports on which a process listens for its peers; unused entries are 0.
 using port_list = std::array<std::uint16_t, 8>;
 
-// Descriptors of this process, in order.
+// Descriptors of this process, ascending.
 std::vector<int> open_descriptors();
-// For those of libraries that cannot be asked to mark them, as Asio's sockets. The child of a fork() between the two calls
-// inherits it.
+// For descriptors of libraries that cannot be told to mark them, such as Asio's sockets. The child of a fork() between
+// the two calls inherits it.
 void set_close_on_exec(int fd) noexcept;
-// Marks what is open now and was not `before`, and names the ports on which it listens. Another thread's that was opened
-// meanwhile is marked too.
+// Marks what is open now and was not in `before`, and returns the ports on which it listens. A descriptor that another
+// thread opened meanwhile is marked too.
 port_list close_on_exec_since(const std::vector<int>& before);
-// Marks the TCP connections that came in on one of the ports `own`, or went out to one of `theirs`.
+// Marks the TCP connections that were accepted on one of the ports `own`, or made to one of `theirs`.
 void close_on_exec_connections(const port_list& own, const port_list& theirs);
 
-// While an object of this type lives, descriptors that UCX opens later are not inherited either by a program that a forked
-// child executes: each child of fork() marks them first. A child of vfork() or posix_spawn() runs no such code and inherits
-// connections that UCX's thread has accepted since they were last marked. Thread-safe.
+// While an object of this type exists, a program executed by a forked child does not inherit descriptors that UCX opens
+// later either: each child of fork() marks them first. A child of vfork() or posix_spawn() runs no such code, and
+// inherits connections that UCX's thread has accepted since they were last marked. Thread-safe.
 class exec_guard {
  public:
   exec_guard();

@@ -9,7 +9,8 @@
 namespace pl {
 namespace {
 
-constexpr std::size_t kMaxDescriptors = 8;  // more than any message of ours has, so that others' are seen and closed
+// More than any of our messages has, so that additional ones are seen and closed.
+constexpr std::size_t kMaxDescriptors = 8;
 
 }  // namespace
 
@@ -45,7 +46,7 @@ received_bytes receive_with_descriptor(int socket, std::span<std::byte> bytes, i
     for (std::size_t place = 0; CMSG_LEN(place + sizeof(int)) <= one->cmsg_len; place += sizeof(int)) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(one) + place, sizeof fd);
-      out.fd = unique_fd(real_device_io(), fd);  // the one before it closes
+      out.fd = unique_fd(real_device_io(), fd);  // closes the previous one
       ++out.descriptors;
     }
   }

@@ -13,14 +13,14 @@ namespace {
 
 std::atomic<int> g_ranges{0};
 
-// An access behind the end of a file raises SIGBUS: the file has no bytes at all, and the seals keep it so.
+// An access past the end of a file raises SIGBUS: the file is empty, and the seals keep it so.
 bool map_empty_file(device_io& io, void* address, std::size_t size_bytes) noexcept {
   const int file = memfd_create("peerlane-forgotten", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return false;
   bool is_done = fcntl(file, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SEAL) == 0;
   constexpr int kFlags = MAP_SHARED | MAP_FIXED | MAP_NORESERVE;
   is_done = is_done && io.mmap(address, size_bytes, PROT_READ | PROT_WRITE, kFlags, file, 0) != MAP_FAILED;
-  ::close(file);  // the range holds the file
+  ::close(file);  // the range keeps the file
   return is_done;
 }
 

@@ -12,7 +12,7 @@ namespace detail {
 namespace {
 
 std::atomic<std::uint32_t> g_fallback_word{0};
-std::atomic<std::uint32_t> g_last_epoch{0};  // inherited by children, so theirs continue after ours
+std::atomic<std::uint32_t> g_last_epoch{0};  // inherited by children, so their numbers continue after ours
 
 void wipe_in_child() { g_epoch->store(0, std::memory_order_relaxed); }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A memory barrier between processes whose rare side pays for both: the frequent side only keeps the compiler from
-// reordering, and the rare side has the kernel run a barrier on every CPU where a process that joined runs (membarrier,
-// Linux 4.16).
+// A memory barrier between processes in which the rare side pays for both: the frequent side only keeps the compiler
+// from reordering, and the rare side makes the kernel run a barrier on every CPU that runs a process which has joined
+// (membarrier, Linux 4.16).
 //
-// With light() between a store and a load here, and heavy() between a store and a load there, at least one of the two loads
-// sees the other side's store. Where the kernel refuses to join, light() is a full fence; then heavy() is not needed.
+// With light() between a store and a load on one side, and heavy() between a store and a load on the other, at least
+// one of the two loads sees the other side's store. If the kernel refuses to join, light() is a full fence, and heavy()
+// is not needed.
 //
-// Owns: nothing. Threads: any. Errors: heavy() answers whether the barrier reached the processes that joined.
+// Owns nothing. Thread-safe. heavy() returns whether the barrier reached the processes that joined.
 #pragma once
 
 #include <atomic>
@@ -15,7 +16,7 @@ namespace pl {
 
 class process_barrier {
  public:
-  // Before the first light(). False: this kernel, or a filter of system calls, does not allow it.
+  // Call before the first light(). Returns false if this kernel, or a filter of system calls, does not allow it.
   static bool join() noexcept;
   static bool has_joined() noexcept { return has_joined_.load(std::memory_order_relaxed); }
   static void light() noexcept {

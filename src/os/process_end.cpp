@@ -24,7 +24,7 @@ struct process_facts {
   std::uint64_t start = 0;
 };
 
-// Fields 3 and 22 of its stat; the name in field 2 may hold blanks and brackets.
+// Fields 3 and 22 of its stat; the name in field 2 may contain blanks and brackets.
 process_facts facts_of(pid_t process) noexcept {
   char path[64], text[1024];
   std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(process));
@@ -59,7 +59,7 @@ bool process_end::has_ended() const noexcept {
     return poll(&one, 1, 0) > 0 && (one.revents & POLLIN) != 0;
   }
   if (was_gone_ || (kill(process_, 0) != 0 && errno == ESRCH)) return true;
-  const process_facts now = facts_of(process_);  // not known where there is no /proc, or another user's are hidden
+  const process_facts now = facts_of(process_);  // unknown if there is no /proc, or it hides other users
   return now.is_known && (now.is_dead || (start_ != 0 && now.start != start_));
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of another process of this name space of process numbers: by a pidfd, which reports it before the parent has
-// reaped the process and never means a later one of the same number. Where none can be had (before Linux 5.3, a container's
-// filter, no descriptor left) by its number and the time of its start.
+// Detects the end of another process in this pid namespace. A pidfd reports it before the parent has reaped the
+// process, and never refers to a later process with the same number. If there is no pidfd (before Linux 5.3, a
+// container's filter, no descriptor left), the number and start time are used.
 //
-// Threads: none of its own; one object is used by one thread at a time.
+// Has no thread of its own; one object is used by one thread at a time.
 #pragma once
 
 #include <sys/types.h>
@@ -16,21 +16,21 @@ namespace pl {
 
 class process_end {
  public:
-  process_end() = default;  // watches nobody
+  process_end() = default;  // watches no process
   explicit process_end(pid_t process) noexcept;
 
-  // Also true if there was no such process from the start.
+  // Also true if there was no such process to begin with.
   bool has_ended() const noexcept;
-  // Readable once the process has ended; -1: has_ended() must be asked.
+  // Readable once the process has ended; -1: poll has_ended() instead.
   int descriptor() const noexcept { return fd_.get(); }
-  // The descriptor is the caller's from now on.
+  // Passes the descriptor to the caller.
   int release_descriptor() noexcept { return fd_.release(); }
   explicit operator bool() const noexcept { return process_ > 0; }
 
  private:
   pid_t process_ = 0;
   bool was_gone_ = false;
-  std::uint64_t start_ = 0;  // 0: not known
+  std::uint64_t start_ = 0;  // 0: unknown
   unique_fd fd_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A range of addresses that is ours but inaccessible, to map several pieces next to each other with MAP_FIXED.
+// A reserved but inaccessible range of addresses, in which several pieces are mapped next to each other with MAP_FIXED.
 #pragma once
 
 #include <sys/mman.h>
@@ -34,7 +34,7 @@ class reservation {
   ~reservation() {
     if (address_ != nullptr) io_->munmap(address_, size_bytes_);
   }
-  // Gives the addresses up for good: every access to them raises SIGBUS from now on.
+  // Gives up the addresses for good: every access to them raises SIGBUS from now on.
   void leave_faulting() noexcept { leave_faulting_range(*io_, std::exchange(address_, nullptr), size_bytes_); }
   char* address() const noexcept { return static_cast<char*>(address_); }
   std::size_t size_bytes() const noexcept { return size_bytes_; }

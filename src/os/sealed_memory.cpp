@@ -48,7 +48,7 @@ result<sealed_memory> sealed_memory::open(std::int32_t pid, std::int32_t fd, std
   struct stat info {};
   if (fstat(out.fd.get(), &info) != 0) return not_shared("fstat");
   out.bytes = static_cast<std::uint64_t>(info.st_size);
-  // The number may name another file by now, and a short one would fault.
+  // The number may refer to another file by now, and a short file would fault.
   if (info.st_ino != inode || out.bytes < least_bytes)
     return failure{ESTALE, "memory shared between two processes: the file is not the one that was named"};
   const int seals = fcntl(out.fd.get(), F_GET_SEALS);

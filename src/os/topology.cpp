@@ -43,7 +43,8 @@ std::string sysfs_name(std::string_view bus_id) {
 }
 
 // hwloc loads plugins (OpenCL, X11, NVML, ...) from the system's folder. They are slow, may start GPU drivers, and are
-// built for the shared library of another version: this process wants none. Children inherit it; they are this program.
+// built for the shared library of another version, so this process disables them. Children inherit the setting; they
+// are this program.
 void keep_plugins_out() { setenv("HWLOC_PLUGINS_PATH", "/nonexistent", 1); }
 
 }  // namespace
@@ -60,7 +61,7 @@ struct topology::state {
     if (handle != nullptr) hwloc_topology_destroy(handle);
   }
 
-  // The node whose CPUs cover all of `cpus`, -1 if there is no single one.
+  // The node whose CPUs cover all of `cpus`, or -1 if there is no single one.
   int node_of(const cpu_numbers& cpus) const {
     const unique_bitmap wanted(hwloc_bitmap_alloc());
     for (const unsigned cpu : cpus) hwloc_bitmap_set(wanted.get(), cpu);
@@ -77,7 +78,7 @@ topology::~topology() = default;
 
 result<topology> topology::load(std::string sysfs_root) {
   keep_plugins_out();
-  // hwloc asks without end where the answer is an error (seen with version 2.9 under a container's filter).
+  // hwloc retries for ever if the answer is an error (seen with version 2.9 under a container's filter).
   if (cpus_of_this_thread().empty())
     return failure{EPERM,
                    "the kernel does not tell on which CPUs this process may run (sched_getaffinity): allow it in the "

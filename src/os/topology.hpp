@@ -15,13 +15,13 @@
 namespace pl {
 
 struct device_locality {
-  bool known = false;  // false: a simulated device, or a machine that does not say; then cpus are all allowed ones
+  bool known = false;  // false: a simulated device, or the machine does not report it; cpus then has all allowed ones
   int numa_node = -1;  // operating system's number, -1 when not known
   cpu_numbers cpus;    // CPUs near the device that this process may use; never empty
-  std::string remark;  // why it is not known, or why cpus are not the local ones; empty when all is well
+  std::string remark;  // why it is unknown, or why cpus are not the local ones; empty if all is well
 };
 
-// The machine as hwloc sees it. Loading reads sysfs once (tens of milliseconds). Const calls from any thread.
+// The machine as hwloc sees it. Loading reads sysfs once (tens of milliseconds). Const calls are thread-safe.
 class topology {
  public:
   // `sysfs_root` is where PCI devices are looked up: another one in tests only.
