@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a wait has lasted, for limits that say "nobody came".
+// Measures how long a wait has lasted, for limits that mean "nobody came".
 //
-// A machine may stand still: a virtual machine is moved or saved, a process is stopped. CLOCK_MONOTONIC runs on meanwhile on
-// many of them, and a limit that counted it would end every wait of the machine at once, before anybody had a chance.
+// A machine may stand still: a virtual machine is moved or saved, or a process is stopped. On many machines
+// CLOCK_MONOTONIC continues meanwhile, and a limit by that clock would end every wait of the machine at once, before
+// anybody had a chance.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +14,8 @@
 
 namespace pl {
 
-// Of a loop that looks every `between_looks(limit)` at least. The time between two looks counts as twice that at most: 2 s,
-// and a quarter of a limit below 8 s.
+// For a loop that checks at least every next_look(limit). The time between two checks counts as at most twice that: 2
+// s, or a quarter of a limit below 8 s.
 class attended_time {
  public:
   static constexpr std::chrono::milliseconds between_looks(std::chrono::milliseconds limit) noexcept {
@@ -33,11 +34,11 @@ class attended_time {
     measure(limit);
     return passed_ms() >= limit;
   }
-  // How long a loop may sleep before its next look.
+  // How long a loop may sleep before its next check.
   std::chrono::milliseconds next_look(std::chrono::milliseconds limit) const noexcept {
     return std::min(between_looks(limit), limit - std::min(limit, passed_ms()) + std::chrono::milliseconds(1));
   }
-  // Until the last look.
+  // Time until the last check.
   std::chrono::milliseconds passed_ms() const noexcept { return std::chrono::milliseconds(passed_ns_ / 1'000'000u); }
 
  private:

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A queue of a fixed size for any number of threads on both ends, without a lock: threads that look for work all the time
-// would otherwise take a mutex from each other, and from those who bring it.
+// A queue of fixed size for any number of threads on both ends, without a lock: threads that look for work all the time
+// would otherwise contend for a mutex with each other and with those who bring it.
 //
-// Each cell has a number that says whose turn it is: `i` before the i-th push, `i + 1` until its pop, then `i + cells`. A
-// thread takes a number by one compare-and-swap of head or tail, and then owns the cell (D. Vyukov's bounded queue).
+// Each cell has a number that says whose turn it is: `i` before the i-th push, `i + 1` until its pop, then `i + cells`.
+// A thread takes a number by one compare-and-swap of head or tail, and then owns the cell (D. Vyukov's bounded queue).
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace pl {
 
-// `T` is default-constructible and moved without throwing. `kCells`: a power of two.
+// `T` is default-constructible and moved without throwing. `kCells` is a power of two.
 template <class T, std::size_t kCells>
 class bounded_queue {
   static_assert(kCells >= 2 && (kCells & (kCells - 1)) == 0);
@@ -25,7 +25,8 @@ class bounded_queue {
     for (std::size_t i = 0; i < kCells; ++i) (*cells_)[i].turn.store(i, std::memory_order_relaxed);
   }
 
-  // False: it is full, and `value` is as it was. What the caller did before happens before what follows the pop.
+  // Returns false if the queue is full; `value` is then unchanged. What the caller did before happens before what
+  // follows the pop.
   bool push(T& value) {
     std::size_t number = tail_.load(std::memory_order_relaxed);
     for (;;) {
@@ -42,7 +43,7 @@ class bounded_queue {
     }
   }
 
-  // Nothing: it is empty, or the next value is just being pushed.
+  // Returns nothing if the queue is empty, or the next value is just being pushed.
   std::optional<T> pop() {
     std::size_t number = head_.load(std::memory_order_relaxed);
     for (;;) {
@@ -59,12 +60,12 @@ class bounded_queue {
     }
   }
 
-  // While others push and pop: what it was a moment ago.
+  // A recent value while others push and pop.
   std::size_t size() const noexcept {
     const std::size_t head = head_.load(std::memory_order_relaxed), tail = tail_.load(std::memory_order_relaxed);
-    return tail - head <= kCells ? tail - head : 0;  // (head is the older one of the two)
+    return tail - head <= kCells ? tail - head : 0;  // head is the older of the two values
   }
-  // False also while the next value is just being pushed.
+  // Returns false also while the next value is just being pushed.
   bool is_empty() const noexcept {
     const std::size_t number = head_.load(std::memory_order_relaxed);
     return (*cells_)[number % kCells].turn.load(std::memory_order_acquire) == number;
@@ -75,7 +76,7 @@ class bounded_queue {
     std::atomic<std::size_t> turn;
     T value{};
   };
-  static constexpr std::size_t kLine = 64;  // what threads on both ends write lies in lines of its own
+  static constexpr std::size_t kLine = 64;  // what threads on both ends write has cache lines of its own
 
   std::unique_ptr<std::array<cell, kCells>> cells_;
   alignas(kLine) std::atomic<std::size_t> head_{0};

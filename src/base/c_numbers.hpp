@@ -5,9 +5,9 @@
 
 namespace pl {
 
-// While it lives, this thread's printf, scanf and strtod write and read numbers as the C locale does. A program may have
-// chosen another one (setlocale, Python's locale module), which has a comma where files, JSON and settings have a point.
-// format() does so by itself.
+// While it exists, this thread's printf, scanf and strtod read and write numbers as in the C locale. A program may have
+// chosen another one (setlocale, Python's locale module) with a comma where files, JSON and settings have a point.
+// format() does this by itself.
 class c_numbers {
  public:
   c_numbers() noexcept;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer maths that reports overflow instead of wrapping. All sizes are bytes.
+// Integer arithmetic that reports overflow instead of wrapping. All sizes are in bytes.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ struct address_range {
   }
 };
 
-// Grows the range outwards to multiples of `granule_bytes` (a power of two). Empty on overflow.
+// Expands the range outwards to multiples of `granule_bytes` (a power of two). Empty on overflow.
 constexpr std::optional<address_range> round_outwards(address_range range, std::uint64_t granule_bytes) {
   const auto end = checked_add(range.begin, range.size_bytes);
   if (!end) return std::nullopt;

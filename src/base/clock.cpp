@@ -7,7 +7,7 @@
 namespace pl {
 namespace {
 
-// Three short windows; the middle one survives a preemption in any single window.
+// Three short windows: their median survives a preemption in any single one.
 std::uint64_t measure_ticks_per_ms() {
   std::uint64_t rates[3];
   for (auto& rate : rates) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many threads a pool of this library gets where nobody has set a number.
+// The default number of threads of a pool.
 #pragma once
 
 #include <algorithm>

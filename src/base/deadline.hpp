@@ -8,8 +8,8 @@
 
 namespace pl {
 
-// Where `milliseconds` from now end, by monotonic_ns(); times that no clock counts end with the last one that fits a
-// signed number. Precondition: not negative.
+// The time `milliseconds` from now, by monotonic_ns(), limited to the largest signed number. Precondition: not
+// negative.
 inline std::uint64_t deadline_after_ms(std::int64_t milliseconds) noexcept {
   constexpr auto kLast = static_cast<std::uint64_t>(INT64_MAX);
   const std::uint64_t now = monotonic_ns(), wanted = static_cast<std::uint64_t>(milliseconds);

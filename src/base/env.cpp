@@ -355,7 +355,7 @@ std::string wanted(const env_variable& variable) {
   }
 }
 
-// Not those of launchers: they name sockets, whose other end has no more rights than before.
+// Launchers' variables are not included: they name sockets, whose other end has no additional rights.
 constexpr std::array kPlaces = {"PEERLANE_NCCL_LIBRARY",
                                 "PEERLANE_UCX_LIBRARY",
                                 "PEERLANE_COLLECTIVES_TABLE",
@@ -377,9 +377,9 @@ bool env_names_a_place(const char* name) noexcept {
 }
 
 env_value env_read(const char* name) {
-  // The simulated GPU is a library of its own in the same process: one of the two is enough to warn.
+  // The simulated GPU is a separate library in the same process: one of the two is enough to warn.
   const bool is_simulator = std::strncmp(name, "PEERLANE_SIM_", 13) == 0 || std::strncmp(name, "CUDA_", 5) == 0;
-  // PEERLANE_GPU is read while libraries are loaded: before the program can announce its own check for misspelt names.
+  // PEERLANE_GPU is read while libraries are loaded, before the program can announce its own check for misspelt names.
   const bool is_too_early = std::strcmp(name, "PEERLANE_NAMES_CHECKED") == 0 || std::strcmp(name, "PEERLANE_GPU") == 0;
   static std::atomic<bool> has_warned{false};
   if (!is_simulator && !is_too_early && !has_warned.load(std::memory_order_relaxed) && !has_warned.exchange(true))
@@ -403,7 +403,7 @@ env_value env_read(const char* name) {
   }
   value.problem = format("%s=%s is not valid: expected %s; using the default %s", name, given, wanted(*variable).c_str(),
                          variable->default_value);
-  // Written directly: the level of the log itself may be what is malformed.
+  // Written directly, because the log level itself may be malformed.
   log_line(log_level::error, "%s", value.problem.c_str());
   return value;
 }

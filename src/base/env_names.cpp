@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kFamilies[] = {"PEERLANE", "GDRCOPY"};
 
-// The family that a name's first word means, well spelt or nearly.
+// The family that a name's first word means, spelt exactly or nearly.
 const char* family_of(std::string_view name) {
   const std::string_view first = name.substr(0, name.find('_'));
   for (const char* family : kFamilies)
@@ -30,7 +30,7 @@ bool is_registered(std::string_view name) {
 }
 
 std::string nearest_registered(std::string_view name, const std::string& family) {
-  // The family is the same in all of them, so only what follows may say how near a name is.
+  // The family is the same in all of them, so only the rest may determine the distance.
   std::vector<std::string> rests;
   for (const auto& variable : env_registry())
     if (std::string_view(variable.name).starts_with(family + "_")) rests.emplace_back(variable.name + family.size() + 1);
@@ -49,7 +49,7 @@ std::vector<env_unknown> env_unknown_names() {
     const char* family = family_of(name);
     if (family == nullptr || is_registered(name) || name.find('_') == std::string_view::npos) continue;
     std::string nearest = nearest_registered(name, family);
-    if (nearest.empty() && !name.starts_with(family)) continue;  // PEERLING_ADDRESS is somebody else's
+    if (nearest.empty() && !name.starts_with(family)) continue;  // PEERLING_ADDRESS belongs to somebody else
     out.push_back({std::string(name), std::move(nearest)});
   }
   return out;
@@ -63,7 +63,7 @@ std::string env_unknown_text(const env_unknown& one) {
 void env_warn_of_unknown_names() noexcept {
   if (env_read("PEERLANE_NAMES_CHECKED").integer != 0) return;
   for (const auto& one : env_unknown_names())
-    // Written directly, as a refused value is: the level of the log is one of the variables that may be misspelt.
+    // Written directly, like a refused value: the log level is one of the variables that may be misspelt.
     if (!one.nearest.empty()) log_line(log_level::warn, "%s", env_unknown_text(one).c_str());
 }
 

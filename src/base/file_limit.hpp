@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of the libraries under a limit on the length of files (ulimit -f), which counts for memory files too.
+// Files of the libraries under a limit on file size (ulimit -f), which also applies to memory files.
 #pragma once
 
 #include <pthread.h>
@@ -10,8 +10,8 @@
 
 namespace pl {
 
-// While it lives, a file that would become longer than the limit is an error (EFBIG) alone: the signal that the kernel sends
-// this thread with it (SIGXFSZ) would end the application.
+// While it exists, a file that would exceed the limit causes only an error (EFBIG): the signal that the kernel also
+// sends to this thread (SIGXFSZ) would end the application.
 class file_limit_as_error {
  public:
   file_limit_as_error() noexcept {

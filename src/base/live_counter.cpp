@@ -31,7 +31,7 @@ namespace {
 constexpr std::uint64_t kMagic = std::bit_cast<std::uint64_t>(std::array{'P', 'E', 'E', 'R', 'L', 'A', 'N', 'E'});
 constexpr std::uint32_t kVersion = 1;
 constexpr std::size_t kMaxEntries = 128;
-constexpr unsigned kBlocks = 64;  // of threads; one bit each in g_taken
+constexpr unsigned kBlocks = 64;  // for threads; one bit each in g_taken
 constexpr unsigned kMaxLibraries = 16;
 
 struct header {
@@ -65,7 +65,7 @@ constinit std::atomic<live_counter*> g_counters{nullptr};  // every counter of t
 constinit std::mutex g_mutex;
 constinit std::atomic<pid_t> g_environment_reader{0};  // the process that has read the environment
 constinit std::atomic<file_layout*> g_file{nullptr};
-constinit std::atomic<std::uint64_t> g_taken{0};  // blocks that living threads have
+constinit std::atomic<std::uint64_t> g_taken{0};  // blocks of living threads
 
 // A thread's block, from its first count until its end.
 struct block_of_thread {
@@ -82,7 +82,7 @@ struct block_of_thread {
     } while (!g_taken.compare_exchange_weak(taken, taken | std::uint64_t{1} << block, std::memory_order_acquire));
     numbers = file.blocks[block];
   }
-  // Release, as take acquires: the next thread goes on from this one's last numbers.
+  // Release, paired with the acquire in take: the next thread continues from this one's last numbers.
   ~block_of_thread() {
     if (numbers != nullptr) g_taken.fetch_and(~(std::uint64_t{1} << block), std::memory_order_release);
     numbers = nullptr;
@@ -100,7 +100,7 @@ std::string text_of(const char* path) {
   return got > 0 ? std::string(text, static_cast<std::size_t>(got)) : "";
 }
 
-// Field 22 of /proc/self/stat; the name in field 2 may hold blanks and brackets.
+// Field 22 of /proc/self/stat; the name in field 2 may contain blanks and brackets.
 std::uint64_t start_of_this_process() {
   const std::string text = text_of("/proc/self/stat");
   std::size_t position = text.rfind(')');
@@ -146,7 +146,8 @@ struct live_file {
     return only;
   }
 
-  // A child does not write to its parent's file. It has one thread: a thread that held the lock does not exist there.
+  // A child does not write to its parent's file. It has one thread: another thread that held the lock does not exist
+  // there.
   static void forget_after_fork() {
     for (live_counter* one = g_counters.load(std::memory_order_acquire); one != nullptr; one = one->next_)
       one->number_.store(-1, std::memory_order_relaxed);
@@ -159,7 +160,7 @@ struct live_file {
   }
 
   status make(const std::string& folder) {
-    // It is removed at the end, and the program may change its folder until then.
+    // Resolved now, because the file is removed at the end, and the program may change its folder until then.
     std::string home = real_path(folder.c_str());
     if (home.empty()) home = folder;
     int fd = -1;
@@ -221,7 +222,7 @@ struct live_file {
     head->blocks_at = offsetof(file_layout, blocks);
     head->block_bytes = sizeof(block);
     head->entries = static_cast<std::uint32_t>(count);
-    // Last: a reader that sees the word sees the rest.
+    // Written last: a reader that sees the word sees the rest.
     std::atomic_ref(head->magic).store(kMagic, std::memory_order_release);
   }
 };

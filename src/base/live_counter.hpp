@@ -41,7 +41,7 @@ class live_counter {
   live_counter(const live_counter&) = delete;
   live_counter& operator=(const live_counter&) = delete;
 
-  // Any thread, at any time; relaxed: the numbers order nothing.
+  // Thread-safe. Relaxed: the numbers order nothing.
   void add(std::int64_t more = 1) noexcept {
     if (number_.load(std::memory_order_relaxed) >= 0) [[unlikely]]
       count(static_cast<std::uint64_t>(more));
@@ -57,7 +57,7 @@ class live_counter {
   live_counter* const next_;
 };
 
-// A number of things and of their bytes.
+// A count of items and of their bytes.
 struct live_pair {
   live_pair(const char* count_name, const char* bytes_name) noexcept : count(count_name), bytes(bytes_name) {}
   void add(std::uint64_t size_bytes, std::size_t times = 1) noexcept {
@@ -67,9 +67,9 @@ struct live_pair {
   live_counter count, bytes;
 };
 
-// Called where something is opened (a session, a planner, a job): the first call of a process reads the environment and
-// makes the file if it is wanted. Errors are no reason to fail what is being opened: they are logged. A child of fork starts
-// with nothing and may open its own. True if the numbers of this process can be read.
+// Called when something is opened (a session, a planner, a job): the first call of a process reads the environment and
+// creates the file if it is wanted. Failures are logged and do not affect what is being opened. A forked child starts
+// without a file and may create its own. Returns true if the numbers of this process can be read.
 bool publish_live_counters();
 
 }  // namespace pl

@@ -11,7 +11,7 @@
 namespace pl {
 namespace {
 
-// dlopen keeps no errno, and its text is in the user's language: so another file is tried.
+// dlopen sets no errno, and its text is in the user's language, so this tries to open another file.
 int descriptors_left() noexcept {
   const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return errno;

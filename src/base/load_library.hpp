@@ -6,8 +6,8 @@
 
 namespace pl {
 
-// As dlopen(name, mode) with dlerror() as the message. EMFILE, ENFILE: no file could be opened, whatever is installed;
-// ENOENT: anything else. Thread-safe.
+// Like dlopen(name, mode), with dlerror() as the message. EMFILE, ENFILE: no file could be opened, whatever is
+// installed. ENOENT: anything else. Thread-safe.
 result<void*> load_library(const char* name, int mode);
 
 }  // namespace pl

@@ -17,14 +17,14 @@ namespace {
 constexpr int kUnread = -1;
 std::atomic<int> g_level{kUnread};
 
-// A program may be started without standard error (`2>&-`). Its number is then that of a file or a socket which was opened
+// A program may be started without standard error (`2>&-`). Its number then belongs to a file or socket that was opened
 // later, and a line would be written into it.
 bool g_has_standard_error = true;
 
 [[gnu::constructor(101)]] void look_for_standard_error() { g_has_standard_error = fcntl(STDERR_FILENO, F_GETFD) >= 0; }
 
-// GDRCopy semantics: GDRCOPY_ENABLE_LOGGING switches logging on, GDRCOPY_LOG_LEVEL (default 4) filters.
-// PEERLANE_LOG wins over both. Without any of them only errors that no caller can see are printed: none.
+// GDRCopy semantics: GDRCOPY_ENABLE_LOGGING enables logging, GDRCOPY_LOG_LEVEL (default 4) filters. PEERLANE_LOG takes
+// precedence over both. Without any of them nothing is printed.
 int level_from_environment() {
   if (!g_has_standard_error) return static_cast<int>(log_level::off);
   const env_value own = env_read("PEERLANE_LOG");

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the static parts of GCC 12's run-time libraries ask of a C library newer than 2.34, so that what is built on Debian
-// 12 runs on machines with 2.34 (RHEL 9 and its relatives) as well. Linked into every program and shared library, hidden
-// there:
-//   arc4random (2.36), by libstdc++'s std::random_device, which RocksDB uses;
-//   _dl_find_object (2.35), by libgcc's unwinder for each frame of an exception. The C library's own is used where it has
-//   one.
-// test/abi/lowest_glibc_test.py checks what is still asked.
+// What the static parts of GCC 12's run-time libraries need from a C library newer than 2.34, so that programs built on
+// Debian 12 also run on machines with 2.34 (RHEL 9 and its relatives). Linked into every program and shared library,
+// and hidden there:
+//   arc4random (2.36), for libstdc++'s std::random_device, which RocksDB uses;
+//   _dl_find_object (2.35), for libgcc's unwinder at each frame of an exception. The C library's own is used if it has one.
+// test/abi/lowest_glibc_test.py checks what is still needed.
 #include <dlfcn.h>
 #include <link.h>
 #include <sys/random.h>
@@ -16,7 +15,7 @@
 
 #define PL_HIDDEN extern "C" __attribute__((visibility("hidden")))
 
-// A random number of the kernel's. Ends the process if the kernel gives none, as the C library's does.
+// A random number from the kernel. Ends the process if the kernel provides none, as the C library's does.
 PL_HIDDEN std::uint32_t arc4random() noexcept {
   std::uint32_t value = 0;
   if (getentropy(&value, sizeof value) != 0) std::abort();
@@ -31,7 +30,7 @@ struct search {
   dl_find_object* found;
 };
 
-// The object one of whose segments holds the address, and where its table of frames begins.
+// The object that has the address in one of its segments, and where its table of frames begins.
 int visit(dl_phdr_info* object, std::size_t, void* argument) noexcept {
   auto& wanted = *static_cast<search*>(argument);
   ElfW(Addr) low = ~ElfW(Addr){0}, high = 0, frames = 0;
@@ -59,7 +58,7 @@ std::atomic<bool> is_looked_up{false};
 
 }  // namespace
 
-// As <dlfcn.h> says: 0 and `found` filled, or -1. Any thread; no allocation of ours.
+// As <dlfcn.h> specifies: returns 0 and fills `found`, or returns -1. Thread-safe; allocates nothing.
 PL_HIDDEN int _dl_find_object(void* address, dl_find_object* found) noexcept {
   if (!is_looked_up.load(std::memory_order_acquire)) {
     c_library_finder.store(reinterpret_cast<find_object_function>(dlsym(RTLD_NEXT, "_dl_find_object")),

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kLink = "/proc/self/exe";
 
-// A relative path is right until the program changes its folder, so it is resolved when the library is loaded.
+// A relative path is valid until the program changes its folder, so it is resolved when the library is loaded.
 const std::string& path_at_start() {
   static const std::string& path = *new std::string(real_path(reinterpret_cast<const char*>(getauxval(AT_EXECFN))));
   return path;

@@ -6,11 +6,11 @@
 
 namespace pl {
 
-// "/proc/self/exe", which stays right when the file is renamed or replaced. Where /proc is not mounted: the path by which it
-// was started, from the root on if it is still there.
+// "/proc/self/exe", which stays valid when the file is renamed or replaced. If /proc is not mounted: the absolute path
+// by which the program was started, if it is still there.
 std::string own_program();
 
-// The same with links followed, for what lies beside the program; empty if it cannot be found.
+// The same with links followed, for files beside the program; empty if it cannot be found.
 std::string own_program_file();
 
 }  // namespace pl

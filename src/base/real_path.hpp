@@ -7,7 +7,7 @@
 
 namespace pl {
 
-// The path from the root on with links followed; empty where nothing is there.
+// The absolute path with links followed; empty if nothing is there.
 inline std::string real_path(const char* path) {
   char resolved[PATH_MAX];
   return realpath(path, resolved) != nullptr ? resolved : "";

@@ -8,7 +8,7 @@
 namespace pl {
 namespace {
 
-constexpr std::size_t kMaxLetters = 64;  // longer words are no names of ours, and the table grows by the square
+constexpr std::size_t kMaxLetters = 64;  // longer words are no names of ours, and the table grows quadratically
 constexpr std::size_t kMinPrefix = 3;
 
 std::string lower(std::string_view text) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Order statistics over raw samples. Quantiles use the nearest-rank definition (no interpolation), so every
-// reported figure is one that was measured.
+// Order statistics over raw samples. Quantiles use the nearest-rank definition (no interpolation), so every reported
+// figure is one that was measured.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct summary {
   double stddev = 0;  // sample standard deviation (n - 1)
 };
 
-// All fields 0 for no samples. Does not change `samples`.
+// All fields are 0 if there are no samples. Does not change `samples`.
 summary summarize(std::span<const double> samples);
 
 // Smallest sample such that at least `fraction` (0..1] of all samples are <= it. Precondition: sorted, not empty.

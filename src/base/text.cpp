@@ -13,7 +13,8 @@
 namespace pl {
 
 c_numbers::c_numbers() noexcept {
-  static const locale_t c_locale = newlocale(LC_ALL_MASK, "C", nullptr);  // one that the C library has: nothing is allocated
+  // One that the C library already has, so nothing is allocated.
+  static const locale_t c_locale = newlocale(LC_ALL_MASK, "C", nullptr);
   before_ = uselocale(c_locale);
 }
 

@@ -24,7 +24,7 @@ std::string format_size(std::uint64_t size_bytes);
 // "1 GPU", "2 GPUs", "0 GPUs"; "1 process", "2 processes" with the plural given.
 std::string plural(std::uint64_t count, const std::string& noun, const std::string& many = "");
 
-// strerror without its thread trouble: "EINVAL (Invalid argument)".
+// Like strerror, but thread-safe: "EINVAL (Invalid argument)".
 std::string errno_text(int code);
 
 }  // namespace pl

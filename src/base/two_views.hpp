@@ -11,7 +11,7 @@
 
 namespace pl {
 
-// Before the store, after the load. `device_address`: the word's, which both know.
+// Called before the store and after the load. `device_address` is the word's, which both sides know.
 inline void before_store_in_view([[maybe_unused]] std::uint64_t device_address) noexcept {
 #if defined(__SANITIZE_THREAD__)
   __tsan_release(reinterpret_cast<void*>(device_address));

@@ -16,8 +16,8 @@ namespace {
 
 failure failed(int code) { return {code, errno_text(code)}; }
 
-// A file without a name in the folder of `path`, so that nothing is left there if the process ends before link_file().
-// Negative: the file system has none.
+// An unnamed file in the folder of `path`, so that nothing is left there if the process ends before link_file().
+// Negative if the file system does not support it.
 int open_unnamed(const std::string& path, unsigned mode) {
   const auto end = path.rfind('/');
   const std::string folder = end == std::string::npos ? "." : path.substr(0, end + 1);
@@ -29,7 +29,7 @@ bool link_file(int fd, const std::string& path) {
   return linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
 }
 
-// Closes the descriptor. Names a file without a name `fresh`, if there is one.
+// Closes the descriptor. An unnamed file gets the name `fresh`, if given.
 status write_all(int fd, std::string_view text, const char* fresh = nullptr) {
   const file_limit_as_error during_write;
   int code = 0;
@@ -39,7 +39,7 @@ status write_all(int fd, std::string_view text, const char* fresh = nullptr) {
     else if (errno != EINTR) code = errno;
   }
   if (code == 0 && fresh != nullptr && !link_file(fd, fresh)) code = errno;
-  // Network file systems tell at the end that there was no room.
+  // Network file systems may report a lack of room only here.
   if (close(fd) != 0 && code == 0 && errno != EINTR) code = errno;
   return code == 0 ? status{} : status(failed(code));
 }
@@ -57,7 +57,7 @@ status write_whole_file(const std::string& path, std::string_view text, unsigned
     return fd < 0 ? status(failed(errno)) : write_all(fd, text);
   }
   const std::string fresh = format("%s.%d.tmp", path.c_str(), static_cast<int>(getpid()));
-  // A new file: somebody's link of that name in a shared folder is not followed.
+  // Creates a new file, so that somebody's link of that name in a shared folder is not followed.
   unlink(fresh.c_str());
   status written = failed(ENOTSUP);
   const int unnamed = open_unnamed(path, mode);

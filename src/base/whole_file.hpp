@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that others read while they are written anew: whole or not at all.
+// Files that others may read while they are being rewritten: replaced as a whole or not at all.
 #pragma once
 
 #include <string>
@@ -9,12 +9,13 @@
 
 namespace pl {
 
-// The file at `path` has `text` afterwards, or is as it was. A device, a pipe or a link is opened and written to, never
-// replaced, so a failure may leave a part there. `mode`: of a new file, less the umask. The error is that of the system call
-// that failed, with its text alone as the message. Thread-safe for different paths.
+// Writes `text` to the file at `path`, or leaves it as it was. A device, a pipe or a link is opened and written to,
+// never replaced, so a failure may leave a part there. `mode` is for a new file, minus the umask. The error is that of
+// the failed system call, with only its text as the message. Thread-safe for different paths.
 status write_whole_file(const std::string& path, std::string_view text, unsigned mode = 0666);
 
-// False: something is there that write_whole_file() does not replace, so each call adds to what was written before.
+// False if there is something that write_whole_file() does not replace, so that each call adds to what was written
+// before.
 bool is_replaceable(const std::string& path);
 
 }  // namespace pl
