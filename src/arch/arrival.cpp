@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #endif
 
-// The other side of these accesses is a device, or the simulated one, which no race detector can know.
+// A device, or the simulated one, is on the other side of these accesses; no race detector can know that.
 #define PL_BESIDE_A_DEVICE __attribute__((no_sanitize("thread")))
 
 namespace pl::arch {
@@ -35,7 +35,7 @@ PL_BESIDE_A_DEVICE std::size_t take_portable(polled_word* target, polled_word* l
 }
 
 #if defined(__x86_64__)
-// Four lines at once, for their loads to overlap; then those of the last group one by one.
+// Four lines at once, so that their loads overlap; then those of the last group one by one.
 __attribute__((target("avx512f"))) PL_BESIDE_A_DEVICE std::size_t take_avx512(char* target, char* lines, std::size_t bytes,
                                                                               std::uint64_t sentinel) {
   const __m512i mark = _mm512_set1_epi64(static_cast<long long>(sentinel));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 32-byte non-temporal stores and streaming loads, two for a line. Compiled for: AVX2. Path grade: hot.
+// 32-byte non-temporal stores and streaming loads, two per line. Compiled for AVX2. Path grade: hot.
 #include <immintrin.h>
 
 #include "arch/copy_frame.hpp"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// One instruction for a line, both ways. Compiled for: AVX-512 F and BW. Path grade: hot.
+// One instruction per line, both ways. Compiled for AVX-512 F and BW. Path grade: hot.
 //
-// No byte masks on host memory, although they would save the way over the stack: where a masked-off part lies in a page
-// that is not there, the instruction is right but takes a microcode assist, 120 ns instead of 12 (Sapphire Rapids, a
-// buffer that starts at a page). A partial line on the device side never leaves its page.
+// Host memory is not accessed with byte masks, although they would avoid a copy on the stack: if the masked-off part
+// lies in an unmapped page, the instruction is correct but takes a microcode assist, 120 ns instead of 12 (Sapphire
+// Rapids, a buffer that starts at a page). A partial line on the device side never leaves its page.
 //
-// Reads: 17 lines in one group, because 1 KiB at any alignment touches at most 17; a streaming load of a whole line
-// cannot find its buffer already taken away between two parts, as narrower ones can.
+// Reads: 17 lines in one group, because 1 KiB at any alignment touches at most 17. A streaming load of a whole line
+// cannot lose its buffer between two parts, as narrower loads can.
 #include <immintrin.h>
 
 #include "arch/copy_frame.hpp"
@@ -44,15 +44,15 @@ struct avx512_isa {
     _mm512_stream_si512(pointer<__m512i>(device), _mm512_loadu_si512(pointer<const void>(source)));
   }
 
-  // The intrinsic wants a pointer to non-const memory in GCC 12.
+  // In GCC 12 the intrinsic takes a pointer to non-const memory.
   PL_ALWAYS_INLINE static unit load_unit(std::uintptr_t device) { return {_mm512_stream_load_si512(pointer<void>(device))}; }
   PL_ALWAYS_INLINE static void store_unit(std::uintptr_t host, const unit& value) {
     _mm512_storeu_si512(pointer<void>(host), value.line);
   }
 };
 
-// Partial lines as one masked store. The SDM leaves open how a masked store reaches uncached memory (VMASKMOV says so
-// outright), hence a candidate to be measured and not the default.
+// Stores partial lines by one masked store. The SDM does not specify how a masked store reaches uncached memory (it
+// says so explicitly for VMASKMOV), so this is a candidate to be measured, not the default.
 template <class Source>
 PL_ALWAYS_INLINE void write_masked_frame(std::uintptr_t device, const Source& source, std::size_t bytes) {
   compiler_barrier();

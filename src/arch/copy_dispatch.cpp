@@ -11,11 +11,11 @@
 namespace pl::arch {
 namespace {
 
-// One row for each implementation, slowest first. Null: no routine of its own, the row before it lends one.
+// One row for each implementation, slowest first. Null: it has no such routine and uses that of the row before it.
 struct implementation {
   copy_isa isa;
   bool cpu_features::*needs;  // null: runs everywhere
-  // In the preference order of choose_copy_isas, or only offered to tests and benchmarks.
+  // Whether it is in the preference order of choose_copy_isas, or only offered to tests and benchmarks.
   bool is_candidate;
   copy_ops ops;
 };
@@ -57,7 +57,7 @@ std::vector<copy_ops> list_supported() {
 }
 
 #if defined(__x86_64__)
-// Direct stores are as quick for what is short; of longer copies a core has fewer of them under way than lines that leave
+// Direct stores are as fast for short copies. For longer ones, a core has fewer of them in flight than lines that leave
 // its write-combining buffers (docs/results/dma/h200/barrier_writes.txt).
 constexpr std::size_t kLongWriteBytes = 1u << 10;
 void write_by_size(void* device, const void* host, std::size_t bytes) {
@@ -75,7 +75,7 @@ struct selection {
     const env_value wanted = env_read("PEERLANE_COPY_ISA");
     const cpu_features features = detect_cpu_features();
     choice = choose_copy_isas(features, parse_copy_isa(wanted.text));
-    // Directly, as for malformed values: the variable was set on purpose, so that its setter wants to know.
+    // Logged directly, as for malformed values: whoever set the variable did so on purpose and wants to know.
     if (choice.cap_unavailable)
       log_line(log_level::error, "PEERLANE_COPY_ISA=%s: this CPU lacks it; write %s and read %s are used",
                wanted.text.c_str(), name_of(choice.write), name_of(choice.read));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPU copies between host memory and a CPU mapping of GPU memory: the one table that callers use, chosen once.
+// CPU copies between host memory and a CPU mapping of GPU memory: the table that callers use, chosen once.
 //
 // Writes prefer MOVDIR64B > AVX-512 > AVX2 > SSE2, reads AVX-512 > AVX2 > SSE4.1 > SSE2; Arm has NEON. The environment
-// variable PEERLANE_COPY_ISA caps both: "avx2" means the best write and the best read that are not above AVX2.
+// variable PEERLANE_COPY_ISA caps both: "avx2" means the best write and the best read up to AVX2.
 //
-// Path grade: hot, except supported_copy_ops() and the very first call of the others, which ask the CPU and the
-// environment. Thread-safe. What each routine promises stands in copy_routines.hpp, the fences in mmio.hpp.
+// Path grade: hot, except for supported_copy_ops() and the first call of the others, which query the CPU and the
+// environment. Thread-safe. copy_routines.hpp specifies each routine, mmio.hpp the fences.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ struct copy_ops {
   void (*fill)(void* device, std::uint64_t pattern8, std::size_t bytes);
 };
 
-// In ascending order of CPU requirements (x86 first, then Arm); a cap admits its own level and all levels below.
+// Ascending by CPU requirements (x86 first, then Arm); a cap admits its own level and all levels below.
 enum class copy_isa { portable, sse2, sse41, avx2, avx512, movdir64b, neon };
 
 const char* name_of(copy_isa isa);
@@ -35,7 +35,7 @@ const char* name_of(copy_isa isa);
 struct copy_choice {
   copy_isa write = copy_isa::portable;
   copy_isa read = copy_isa::portable;
-  // The cap itself was not available on this CPU (or not on this architecture): it was ignored.
+  // The cap itself was not available on this CPU or architecture, and was ignored.
   bool cap_unavailable = false;
 
   bool operator==(const copy_choice&) const = default;
@@ -44,19 +44,20 @@ struct copy_choice {
 // Pure: the best routines for a CPU with these features, none above `cap`. Independent of the CPU it runs on.
 copy_choice choose_copy_isas(const cpu_features& features, std::optional<copy_isa> cap);
 
-// The cap that PEERLANE_COPY_ISA asks for; none for "auto", and for a name that is not known.
+// The cap that PEERLANE_COPY_ISA requests; none for "auto" and for an unknown name.
 std::optional<copy_isa> parse_copy_isa(std::string_view text);
 
-// Every implementation that this CPU can run, slowest first, each with all three routines (one that has no read of its
-// own carries the read of the entry before it). For tests and benchmarks; ignores PEERLANE_COPY_ISA.
+// Every implementation that this CPU can run, slowest first, each with all three routines (one without a read of its
+// own has that of the entry before it). For tests and benchmarks; ignores PEERLANE_COPY_ISA.
 std::span<const copy_ops> supported_copy_ops();
 
 // The routines chosen for write-combining mappings.
 const char* write_isa_name();
 const char* read_isa_name();
 
-// Writes commands into memory from which a device fetches them, by the best instructions for every kind of mapping and size:
-// MOVDIR64B, unlike wider stores, is quick there for long lists too (docs/results/blocks/h200/engines.json). No fence.
+// Writes commands into memory from which a device fetches them, with the best instructions for every kind of mapping
+// and size: MOVDIR64B, unlike wider stores, is fast there for long lists too (docs/results/blocks/h200/engines.json).
+// No fence.
 void write_commands_unfenced(void* device, const void* host, std::size_t bytes) noexcept;
 
 namespace detail {
@@ -64,7 +65,7 @@ extern std::atomic<const copy_ops*> active_ops[4];
 const copy_ops& resolve_copy_ops(mapping_type type);
 }  // namespace detail
 
-// The routines for a mapping. mapping_type::none gets those of device memory, which are right everywhere.
+// The routines for a mapping. mapping_type::none gets those of device memory, which are correct everywhere.
 inline const copy_ops& copy_ops_for(mapping_type type) {
   const copy_ops* ops = detail::active_ops[static_cast<unsigned>(type) & 3u].load(std::memory_order_acquire);
   if (ops == nullptr) [[unlikely]]
@@ -92,7 +93,7 @@ template <class Word>
   __builtin_memcpy(host, &value, sizeof value);
 }
 
-// Flags and counters do not pay for the indirect call. False: not a naturally aligned word.
+// Flags and counters avoid the indirect call. Returns false if it is not a naturally aligned word.
 [[gnu::always_inline]] inline bool write_word(void* device, const void* host, std::size_t bytes) {
   if (bytes > 8 || (reinterpret_cast<std::uintptr_t>(device) & (bytes - 1)) != 0) return false;
   switch (bytes) {
@@ -127,20 +128,21 @@ template <class Word>
 
 }  // namespace detail
 
-// Host -> device. The data may still wait in the CPU when this returns, and may arrive in any order: for several pieces
-// that one publish_to_device() ends.
+// Host to device. The data may still be in the CPU when this returns, and may arrive in any order: for several pieces
+// followed by one publish_to_device().
 inline void copy_to_unfenced(mapping_type type, void* device, const void* host, std::size_t bytes) {
   if (detail::write_word(device, host, bytes)) return;
   copy_ops_for(type).write(device, host, bytes);
 }
 
-// Host -> device, and the data has left the CPU, before anything this thread stores later. Does not wait for its arrival.
+// Host to device; the data has left the CPU before anything that this thread stores later. Does not wait for its
+// arrival.
 inline void copy_to(mapping_type type, void* device, const void* host, std::size_t bytes) {
   copy_to_unfenced(type, device, host, bytes);
   publish_to_device(type);
 }
 
-// As copy_to_unfenced and copy_to, from an 8-byte pattern that is laid over the device addresses (copy_routines.hpp).
+// As copy_to_unfenced and copy_to, with an 8-byte pattern aligned to device addresses (copy_routines.hpp).
 inline void fill_to_unfenced(mapping_type type, void* device, std::uint64_t pattern8, std::size_t bytes) {
   copy_ops_for(type).fill(device, pattern8, bytes);
 }
@@ -149,7 +151,7 @@ inline void fill_to(mapping_type type, void* device, std::uint64_t pattern8, std
   publish_to_device(type);
 }
 
-// Device -> host: sees this thread's earlier writes to the mapping, nothing older than the call, and nothing this thread
+// Device to host: sees this thread's earlier writes to the mapping and nothing older than the call; nothing this thread
 // does later happens before the data is there. Waits for the bus, about a microsecond for up to 1 KiB.
 inline void copy_from(mapping_type type, void* host, const void* device, std::size_t bytes) {
   order_before_reads(type);

@@ -26,8 +26,8 @@ namespace {  // NOLINT(google-build-namespaces): see above
 
 constexpr std::size_t kLine = 64;
 
-// Keeps the compiler from moving or merging accesses to the mapping: across a call when it sees through it (LTO), and
-// between the parts of a line, so that they reach the CPU in ascending order. No instruction.
+// Keeps the compiler from moving or merging accesses to the mapping: across a call that it inlines (LTO), and between
+// the parts of a line, so that they reach the CPU in ascending order. No instruction.
 PL_ALWAYS_INLINE void compiler_barrier() { asm volatile("" ::: "memory"); }
 
 template <class T>
@@ -35,10 +35,11 @@ PL_ALWAYS_INLINE T* pointer(std::uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-// Between the branches that choose a path and the first load from the mapping. A load on a mispredicted path is a real bus
-// read that nobody waits for; the right path's load of the same line then starts only when that one is back, and the copy
-// takes two round trips instead of one (H100 behind a Sapphire Rapids: 2.2 us instead of 1.07 for half of the reads when
-// sizes and callers alternate). LFENCE lets no later instruction start before the branches are decided; some 5 ns.
+// Placed between the branches that choose a path and the first load from the mapping. A load on a mispredicted path is
+// a real bus read that nobody waits for; the correct path's load of the same line then starts only when that one is
+// complete, and the copy takes two round trips instead of one (H100 behind a Sapphire Rapids: 2.2 us instead of 1.07
+// for half of the reads when sizes and callers alternate). LFENCE keeps later instructions from starting before the
+// branches are decided; about 5 ns.
 PL_ALWAYS_INLINE void stop_speculation() {
 #if defined(__x86_64__)
   asm volatile("lfence" ::: "memory");
@@ -65,7 +66,7 @@ struct word<8> {
   using type [[gnu::may_alias]] = std::uint64_t;
 };
 
-// One store and one load of exactly this width: an aligned relaxed atomic is what the language offers for that, and it
+// One store and one load of exactly this width: an aligned relaxed atomic is how the language expresses that, and it
 // keeps race detectors quiet about flags that another thread polls.
 template <std::size_t Bytes>
 PL_ALWAYS_INLINE void store_word(std::uintptr_t device, std::uintptr_t host) {
@@ -116,13 +117,14 @@ PL_ALWAYS_INLINE void load_natural_word(std::uintptr_t host, std::uintptr_t devi
 }
 
 // ---- Writes ----------------------------------------------------------------------------------------------------------
-// Where the bytes of a write come from: ordinary memory that advances with the device address ...
+// The source of a write: ordinary memory that advances with the device address ...
 struct host_source {
   std::uintptr_t host_minus_device;
   PL_ALWAYS_INLINE std::uintptr_t for_device(std::uintptr_t device) const { return device + host_minus_device; }
 };
 
-// ... or one line that holds the pattern eight times: a naturally aligned piece finds its bytes at its offset in the line.
+// ... or one line that contains the pattern eight times: a naturally aligned piece finds its bytes at its offset in the
+// line.
 struct pattern_source {
   std::uintptr_t line;
   PL_ALWAYS_INLINE std::uintptr_t for_device(std::uintptr_t device) const { return line + (device & (kLine - 1)); }
@@ -141,7 +143,7 @@ PL_ALWAYS_INLINE void store_piece(std::uintptr_t device, std::uintptr_t source) 
   }
 }
 
-// From an address that is a multiple of Bytes: one piece if its bit is set in the size.
+// From an address that is a multiple of Bytes: writes one piece if its bit is set in the size.
 template <class Isa, std::size_t Bytes, class Source>
 PL_ALWAYS_INLINE void store_descending(std::uintptr_t& device, const Source& source, std::size_t bytes) {
   if ((bytes & Bytes) != 0) {
@@ -151,7 +153,7 @@ PL_ALWAYS_INLINE void store_descending(std::uintptr_t& device, const Source& sou
   if constexpr (Bytes > 1) store_descending<Isa, Bytes / 2>(device, source, bytes);
 }
 
-// Pieces up to the next line boundary, or as many of them as fit in `bytes`. Afterwards the address is a multiple of
+// Writes pieces up to the next line boundary, or as many as fit in `bytes`. Afterwards the address is a multiple of
 // every power of two up to the largest one in the remaining size, or of a line.
 template <class Isa, std::size_t Bytes, class Source>
 PL_ALWAYS_INLINE void store_ascending(std::uintptr_t& device, const Source& source, std::size_t& bytes) {
@@ -197,13 +199,13 @@ PL_ALWAYS_INLINE void fill_routine(void* device, std::uint64_t pattern, std::siz
 // ---- Reads -----------------------------------------------------------------------------------------------------------
 // Isa::unit is what Isa::load_unit takes from an aligned block of Isa::kUnit bytes; Isa::kGroup units fit in registers.
 
-// Bytes [begin, end) of a unit to where they belong; `host` is where the unit's byte 0 would go.
+// Stores bytes [begin, end) of a unit where they belong; `host` is where the unit's byte 0 would go.
 template <class Isa>
 PL_ALWAYS_INLINE void store_part(std::uintptr_t host, const typename Isa::unit& value, std::size_t begin, std::size_t end) {
   if (end - begin == Isa::kUnit) {
     Isa::store_unit(host, value);
   } else {
-    // Through the stack: the host buffer may end, or begin, anywhere. Nothing beside a microsecond of bus.
+    // Through the stack, because the host buffer may begin or end anywhere. Negligible beside a microsecond of bus.
     alignas(kLine) unsigned char line[Isa::kUnit];
     Isa::store_unit(reinterpret_cast<std::uintptr_t>(line), value);
     __builtin_memcpy(pointer<void>(host + begin), line + begin, end - begin);
@@ -218,8 +220,8 @@ PL_ALWAYS_INLINE typename Isa::unit load_in_order(std::uintptr_t device) {
   return value;
 }
 
-// Units [device, device + Count * kUnit): all loads are issued before the first store needs one of them. Of the first
-// unit the bytes from `begin` on are wanted, of the last one those below `end`.
+// Reads units [device, device + Count * kUnit): all loads are issued before the first store needs one of them. Of the
+// first unit, the bytes from `begin` on are wanted; of the last one, those below `end`.
 template <class Isa, std::size_t... Index>
 PL_ALWAYS_INLINE void read_units(std::uintptr_t host, std::uintptr_t device, std::size_t begin, std::size_t end,
                                  std::index_sequence<Index...>) {
@@ -228,15 +230,15 @@ PL_ALWAYS_INLINE void read_units(std::uintptr_t host, std::uintptr_t device, std
   if constexpr (kLast == 0) {
     store_part<Isa>(host, values[0], begin, end);
   } else {
-    // The middle first: the parts may call memcpy, and what is still in registers then is spilled.
+    // The middle first: the partial units may call memcpy, which spills what is still in registers.
     ((Index != 0 && Index != kLast ? Isa::store_unit(host + Index * Isa::kUnit, values[Index]) : void()), ...);
     store_part<Isa>(host, values[0], begin, Isa::kUnit);
     store_part<Isa>(host + kLast * Isa::kUnit, values[kLast], 0, end);
   }
 }
 
-// Alone: the group is the whole read, so the branches that led here may still be a guess. Behind other groups they are not
-// worth a stop, which would wait for the lines in flight (a round trip: 9.2 us instead of 8.2 for 8 KiB).
+// Alone: the group is the whole read, so the branches that led here may still be mispredicted. After other groups,
+// stopping does not pay, because it would wait for the lines in flight (a round trip: 9.2 us instead of 8.2 for 8 KiB).
 enum class group_place { alone, behind_others };
 
 template <class Isa, group_place Place, std::size_t Count>
@@ -269,8 +271,8 @@ PL_ALWAYS_INLINE void read_routine(void* host_pointer, const void* device_pointe
     device -= begin;
     host -= begin;
     // Groups need no gap between them: the stores of one wait for its data, and meanwhile the out-of-order window
-    // issues the loads of the next. What limits the lines in flight is the number of fill buffers (16 on Sapphire
-    // Rapids, 10 to 12 before), which a group is therefore large enough to occupy.
+    // issues the loads of the next. The number of fill buffers limits the lines in flight (16 on Sapphire Rapids, 10 to
+    // 12 before), so a group is large enough to occupy them.
     constexpr std::make_index_sequence<Isa::kGroup> kSizes{};
     if (count <= Isa::kGroup) {
       read_last_group<Isa, group_place::alone>(count, host, device, begin, end, kSizes);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole lines as direct stores. Compiled for: MOVDIR64B and SSE2. Reads are those of another set. Path grade: hot.
+// Whole lines as direct stores. Compiled for MOVDIR64B and SSE2. Reads are those of another set. Path grade: hot.
 //
-// MOVDIR64B loads 64 bytes from any address and stores them to an aligned line as one write that the CPU does not split
-// and that may leave at once, without waiting in a write-combining buffer. It is not combined with younger stores to the
-// same line and not ordered against other stores; a copy never stores to a line both ways, so that neither matters here.
-// Two writes to one line from two calls need publish_to_device between them, as with every routine.
+// MOVDIR64B loads 64 bytes from any address and stores them to an aligned line as one write that the CPU does not
+// split, and that may leave at once without waiting in a write-combining buffer. It is not combined with later stores
+// to the same line and not ordered against other stores; a copy never stores to a line in both ways, so neither matters
+// here. Two writes to one line from two calls need publish_to_device between them, as with every routine.
 #include <immintrin.h>
 
 #include "arch/copy_frame.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies by naturally aligned accesses of at most 8 bytes, and nothing else: right for every mapping type (Arm device
-// memory faults on anything wider or unaligned), slow from write-combining memory, where each load is a bus read.
-// Over-reading would only add such reads, so that this one takes exactly the bytes asked for.
-// Also the routines for coherent mappings. Path grade: hot.
+// Copies by naturally aligned accesses of at most 8 bytes and nothing else. Correct for every mapping type (Arm device
+// memory faults on anything wider or unaligned), but slow from write-combining memory, where each load is a bus read.
+// Over-reading would only add such reads, so this one reads exactly the requested bytes. Also has the routines for
+// coherent mappings. Path grade: hot.
 #include <cstring>
 
 #include "arch/copy_frame.hpp"
@@ -43,7 +43,7 @@ void read(void* host_pointer, const void* device_pointer, std::size_t bytes) {
   if ((device & 1) != 0 && bytes >= 1) load_piece<1>(host, device, bytes);
   if ((device & 2) != 0 && bytes >= 2) load_piece<2>(host, device, bytes);
   if ((device & 4) != 0 && bytes >= 4) load_piece<4>(host, device, bytes);
-  // When a piece above did not fit, fewer bytes than it remain, so that the address is aligned for all that follow.
+  // If a piece above did not fit, fewer bytes than it remain, so the address is aligned for all that follow.
   while (bytes >= 8) load_piece<8>(host, device, bytes);
   if ((bytes & 4) != 0) load_piece<4>(host, device, bytes);
   if ((bytes & 2) != 0) load_piece<2>(host, device, bytes);
@@ -55,7 +55,7 @@ void read(void* host_pointer, const void* device_pointer, std::size_t bytes) {
 
 namespace cached {
 
-// libc copies 4 to 8 bytes as two overlapping words: fine for data, a torn value for somebody who polls a flag.
+// libc copies 4 to 8 bytes as two overlapping words: fine for data, but a poller of a flag would see a torn value.
 void write(void* device, const void* host, std::size_t bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(device);
   compiler_barrier();

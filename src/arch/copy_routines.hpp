@@ -19,14 +19,14 @@
 
 namespace pl::arch {
 
-// Only naturally aligned accesses of 1 to 8 bytes, no over-reading: the one that is right for Arm device memory.
+// Only naturally aligned accesses of 1 to 8 bytes, without over-reading: the one that is correct for Arm device memory.
 namespace portable {
 void write(void* device, const void* host, std::size_t bytes);
 void read(void* host, const void* device, std::size_t bytes);
 void fill(void* device, std::uint64_t pattern8, std::size_t bytes);
 }  // namespace portable
 
-// For coherent mappings: libc, except that naturally aligned words stay single stores.
+// For coherent mappings: libc, except that naturally aligned words remain single stores.
 namespace cached {
 void write(void* device, const void* host, std::size_t bytes);
 void read(void* host, const void* device, std::size_t bytes);
@@ -54,8 +54,8 @@ namespace avx512 {
 void write(void* device, const void* host, std::size_t bytes);
 void read(void* host, const void* device, std::size_t bytes);
 void fill(void* device, std::uint64_t pattern8, std::size_t bytes);
-// Candidate for measuring on hardware: the first and last partial line are one byte-masked 64-byte store each instead of
-// up to six naturally aligned pieces. Naturally aligned words are still one plain store.
+// A candidate to be measured on hardware: the first and last partial line are one byte-masked 64-byte store each
+// instead of up to six naturally aligned pieces. Naturally aligned words are still one plain store.
 void write_masked(void* device, const void* host, std::size_t bytes);
 void fill_masked(void* device, std::uint64_t pattern8, std::size_t bytes);
 }  // namespace avx512

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The x86-64 baseline. Compiled for: SSE2. Path grade: hot.
+// The x86-64 baseline. Compiled for SSE2. Path grade: hot.
 //
-// There is no streaming load before SSE4.1: a plain 16-byte load from write-combining memory is one bus read of 16 bytes,
-// four for a line. Hence only the 16-byte blocks that hold requested bytes are read, not whole lines.
+// There is no streaming load before SSE4.1: a plain 16-byte load from write-combining memory is one bus read of 16
+// bytes, four per line. So only the 16-byte blocks with requested bytes are read, not whole lines.
 #include <emmintrin.h>
 
 #include "arch/copy_frame.hpp"
@@ -21,14 +21,14 @@ struct sse2_isa {
   };
 
   // A plain store: in WC memory it combines like a non-temporal one, and in ordinary memory it does not evict a line
-  // of which only a part is written.
+  // that is only partly written.
   template <std::size_t Bytes>
   PL_ALWAYS_INLINE static void store_wide(std::uintptr_t device, std::uintptr_t source) {
     static_assert(Bytes == 16);
     _mm_store_si128(pointer<__m128i>(device), _mm_loadu_si128(pointer<const __m128i>(source)));
   }
 
-  // Loads first: the four stores are adjacent, so that the line is complete before the CPU thinks of evicting it.
+  // Loads first: the four stores are then adjacent, so that the line is complete before the CPU might evict it.
   PL_ALWAYS_INLINE static void store_line(std::uintptr_t device, std::uintptr_t source) {
     const __m128i a = _mm_loadu_si128(pointer<const __m128i>(source));
     const __m128i b = _mm_loadu_si128(pointer<const __m128i>(source + 16));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streaming loads of 16 bytes. Compiled for: SSE4.1. Writes are those of SSE2. Path grade: hot.
+// Streaming loads of 16 bytes. Compiled for SSE4.1. Writes are those of SSE2. Path grade: hot.
 //
-// The four loads of a line stand together: the first starts the bus read, the others take their part from the same
-// streaming-load buffer, if it still holds the line when they come.
+// The four loads of a line are adjacent: the first starts the bus read, and the others are served from the same
+// streaming-load buffer, if it still contains the line.
 #include <smmintrin.h>
 
 #include "arch/copy_frame.hpp"
@@ -19,7 +19,7 @@ struct sse41_isa {
     __m128i quarter[4];
   };
 
-  // The intrinsic wants a pointer to non-const memory in GCC 12.
+  // In GCC 12 the intrinsic takes a pointer to non-const memory.
   PL_ALWAYS_INLINE static __m128i load_quarter(std::uintptr_t device) {
     return _mm_stream_load_si128(pointer<__m128i>(device));
   }

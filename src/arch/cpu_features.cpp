@@ -12,8 +12,8 @@ namespace {
 
 constexpr bool bit(std::uint32_t value, unsigned index) { return ((value >> index) & 1u) != 0; }
 
-// State components of XCR0. An instruction set is usable only when *all* of its components are enabled: an OS (or a
-// hypervisor) may save the upper halves of YMM and not the ZMM state, and then AVX-512 faults.
+// State components of XCR0. An instruction set is usable only if *all* of its components are enabled: an OS (or a
+// hypervisor) may save the upper halves of YMM but not the ZMM state, and then AVX-512 faults.
 constexpr std::uint64_t kXcr0Sse = 1u << 1;
 constexpr std::uint64_t kXcr0Avx = 1u << 2;
 constexpr std::uint64_t kXcr0Opmask = 1u << 5;
@@ -47,7 +47,7 @@ x86_cpuid read_cpuid() {
     cpuid.leaf7_ecx = ecx;
   }
   if (bit(cpuid.leaf1_ecx, kLeaf1EcxOsxsave)) {
-    // By its mnemonic and not the intrinsic, which would need -mxsave for this file.
+    // By its mnemonic, because the intrinsic would need -mxsave for this file.
     std::uint32_t low = 0, high = 0;
     asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     cpuid.xcr0 = (std::uint64_t{high} << 32) | low;
@@ -64,12 +64,12 @@ cpu_features decode_x86(const x86_cpuid& cpuid) {
   features.sse2 = bit(cpuid.leaf1_edx, kLeaf1EdxSse2);
   features.sse41 = features.sse2 && bit(cpuid.leaf1_ecx, kLeaf1EcxSse41);
   if (cpuid.max_leaf < 7) return features;
-  // MOVDIR64B uses no vector state, so that XCR0 does not matter.
+  // MOVDIR64B uses no vector state, so XCR0 does not matter.
   features.movdir64b = bit(cpuid.leaf7_ecx, kLeaf7EcxMovdir64b);
   const bool avx_usable = bit(cpuid.leaf1_ecx, kLeaf1EcxOsxsave) && bit(cpuid.leaf1_ecx, kLeaf1EcxAvx) &&
                           (cpuid.xcr0 & kXcr0ForAvx) == kXcr0ForAvx;
   features.avx2 = avx_usable && bit(cpuid.leaf7_ebx, kLeaf7EbxAvx2);
-  // The AVX-512 file is compiled with AVX2 enabled as well, hence the dependence.
+  // The AVX-512 file is compiled with AVX2 enabled as well, hence the dependency.
   features.avx512 = features.avx2 && bit(cpuid.leaf7_ebx, kLeaf7EbxAvx512f) && bit(cpuid.leaf7_ebx, kLeaf7EbxAvx512bw) &&
                     (cpuid.xcr0 & kXcr0ForAvx512) == kXcr0ForAvx512;
   return features;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which instructions the copies may use: what the CPU has *and* the operating system saves.
-// Path grade: setup. The decoding is a pure function, so that tests can emulate any CPU.
+// Which instructions the copies may use: what the CPU has *and* the operating system saves. Path grade: setup. The
+// decoding is a pure function, so that tests can emulate any CPU.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ struct cpu_features {
   bool operator==(const cpu_features&) const = default;
 };
 
-// The registers that decide, as CPUID and XGETBV return them. A leaf above max_leaf must be 0 here.
+// The registers that decide, as CPUID and XGETBV return them. A leaf above max_leaf must be 0.
 struct x86_cpuid {
   std::uint32_t max_leaf = 0;
   std::uint32_t leaf1_ecx = 0;
   std::uint32_t leaf1_edx = 0;
   std::uint32_t leaf7_ebx = 0;  // subleaf 0
   std::uint32_t leaf7_ecx = 0;
-  std::uint64_t xcr0 = 0;  // 0 when the OS has not enabled XGETBV (leaf 1 ECX.OSXSAVE)
+  std::uint64_t xcr0 = 0;  // 0 if the OS has not enabled XGETBV (leaf 1 ECX.OSXSAVE)
 };
 
 cpu_features decode_x86(const x86_cpuid& cpuid);
@@ -33,7 +33,7 @@ cpu_features decode_x86(const x86_cpuid& cpuid);
 // From AT_HWCAP.
 cpu_features decode_arm64(unsigned long hwcap);
 
-// Asks this CPU. Costs a few CPUID, which trap to the hypervisor in a guest (tens of microseconds): call once.
+// Queries this CPU. Costs several CPUID, which trap to the hypervisor in a guest (tens of microseconds): call once.
 cpu_features detect_cpu_features();
 
 }  // namespace pl::arch

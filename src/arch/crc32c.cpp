@@ -105,8 +105,8 @@ __attribute__((target("sse4.2"))) std::uint32_t by_instruction(const unsigned ch
   return ~crc;
 }
 
-// Carry-less multiplication moves 128 bits of a message over a distance: what comes out has the checksum that they had where
-// they were. The low half stands 32 bits further from there than the product's end, the high half 32 bits nearer.
+// Carry-less multiplication moves 128 bits of a message over a distance: the result has the checksum that they had in
+// their old place. The low half is 32 bits further from there than the product's end, the high half 32 bits nearer.
 struct move_by {
   std::uint64_t low, high;
 };
@@ -133,7 +133,7 @@ PL_FOLDING __m512i four_times(const move_by& distance) {
   return _mm512_set_epi64(high, low, high, low, high, low, high, low);
 }
 
-// What is summed may be stored on the way.
+// Whether the summed bytes are also stored.
 enum class storing { none, cached, past_cache };
 template <storing How>
 PL_FOLDING __m512i taken(const unsigned char* source, unsigned char* destination, std::size_t offset) {
@@ -143,8 +143,8 @@ PL_FOLDING __m512i taken(const unsigned char* source, unsigned char* destination
   return block;
 }
 
-// Takes whole kFoldBytes off the front. Precondition: bytes >= kFoldBytes; past_cache: `destination` is a multiple of 64.
-// `crc` is complemented here and in the answer.
+// Takes whole kFoldBytes off the front. Precondition: bytes >= kFoldBytes; past_cache: `destination` is a multiple of
+// 64. `crc` is complemented, in the argument and in the result.
 template <storing How>
 __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"))) std::uint32_t by_folding(const unsigned char*& data,
                                                                                      std::size_t& bytes, std::uint32_t crc,
@@ -209,7 +209,7 @@ std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t before) 
 
 namespace {
 
-constexpr std::size_t kCopyPiece = 16 << 10;  // stays in a core's first cache
+constexpr std::size_t kCopyPiece = 16 << 10;  // stays in a core's L1 cache
 
 std::uint32_t copy_in_pieces(unsigned char* destination, const unsigned char* source, std::size_t bytes, std::uint32_t crc) {
   for (; bytes != 0;) {
