@@ -10,7 +10,7 @@ class planner;
 
 namespace pl {
 
-// Keeps the copier from being closed until it is returned. Null: `code` and the thread's last error say why.
+// Keeps the copier from being closed until it is returned. Null on failure: `code` and the thread's last error say why.
 copy::planner* borrow_planner(peerlane_copier_t copier, int& code) noexcept;
 void return_planner(peerlane_copier_t copier) noexcept;
 

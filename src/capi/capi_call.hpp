@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the C calls of libpeerlane share: how they are exported, and what becomes of exceptions.
+// What the C calls of libpeerlane share: how they are exported, and how exceptions are handled.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,8 @@ constexpr const char* kDead = "the handle is not live: ended already, or not mad
 
 inline int return_code(const status& outcome) { return outcome ? 0 : fail(outcome.error()); }
 
-// Text for a caller's buffer: at most capacity - 1 characters and an end; *needed, if asked for, becomes the whole length.
+// Copies text into a caller's buffer: at most capacity - 1 characters and a terminating 0. *needed, if given, receives
+// the full length.
 inline int give_text(const std::string& words, char* text, std::size_t capacity, std::size_t* needed) noexcept {
   if (needed != nullptr) *needed = words.size();
   if (capacity == 0) return 0;

@@ -21,7 +21,7 @@ peerlane_op_info info_of(std::uint64_t bytes, int error) noexcept {
   return out;
 }
 
-// `act(open_comm&, pending_collective&)` if the operation is live.
+// Calls `act(open_comm&, pending_collective&)` if the operation is live.
 template <class Act>
 int with_collective(const peerlane_op_t* op, Act&& act) {
   return with_comm(comm_of_collective(*op), [&](open_comm& communicator) {
@@ -30,7 +30,7 @@ int with_collective(const peerlane_op_t* op, Act&& act) {
   });
 }
 
-// From the watched ones first: other threads look up the numbers that they find there.
+// Removes the operation, first from the watched ones, because other threads look up the numbers that they find there.
 pending_collective take(open_comm& communicator, const pending_collective& one, std::uint64_t number) {
   if (one.function != nullptr) {
     const std::lock_guard lock(communicator.watched_mutex);
@@ -39,7 +39,7 @@ pending_collective take(open_comm& communicator, const pending_collective& one, 
   return communicator.collective_operations.take(number);
 }
 
-// The outcome is the caller's answer.
+// The outcome becomes the caller's result.
 int end(open_comm& communicator, const pending_collective& one, peerlane_op_t& op, peerlane_op_info* info) {
   const pending_collective ended = take(communicator, one, op.number);
   op.number = 0;
@@ -50,7 +50,7 @@ int end(open_comm& communicator, const pending_collective& one, peerlane_op_t& o
   return return_code(outcome);
 }
 
-// Ends one that has not ended.
+// Ends a collective that is still in progress.
 void drop(open_comm& communicator, const pending_collective& one, std::uint64_t number) {
   pending_collective dropped = take(communicator, one, number);
   dropped.operation = {};
@@ -68,7 +68,7 @@ int test_collective(peerlane_op_t* op, int* done, peerlane_op_info* info) {
 
 int wait_collective(peerlane_op_t* op, std::int64_t timeout_ms, peerlane_op_info* info) {
   return with_collective(op, [&](open_comm& communicator, pending_collective& one) {
-    // With functions to call, the wait looks at them so often.
+    // How often a wait checks operations that have functions.
     constexpr milliseconds kWatchPause{1};
     const time_limit limit(timeout_ms);
     for (;;) {

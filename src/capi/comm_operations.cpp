@@ -12,19 +12,19 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr const char* kNoOperation = "the operation is not live: it has ended already, or is of another communicator";
-// A wait with watched operations looks so often at them.
+// How often a wait checks watched operations.
 constexpr milliseconds kWatchPause{1};
 
 peerlane_comm_t owner_of(const peerlane_op_t& op) noexcept { return static_cast<peerlane_comm_t>(op.owner); }
 
-// Under the mutex.
+// Precondition: the mutex is held.
 void count_watched(open_comm& communicator) {
   communicator.has_watched =
       !communicator.watched_collectives.empty() || std::any_of(communicator.watched.begin(), communicator.watched.end(),
                                                                [](const watched_message& each) { return !each.has_ended; });
 }
 
-// Takes the operation's function out.
+// Removes and returns the operation's function.
 end_function_ptr stop_watching(open_comm& communicator, std::uint64_t number) {
   const std::lock_guard lock(communicator.watched_mutex);
   const auto found = std::find_if(communicator.watched.begin(), communicator.watched.end(),
@@ -42,7 +42,7 @@ bool is_in_function_of(open_comm& communicator, std::uint64_t number) {
   return is_in_function(found->function);
 }
 
-// Ends an operation that has ended: its number is dead. The outcome is the caller's answer.
+// Releases an operation that has ended: its number is dead. The outcome becomes the caller's result.
 status take_ended(open_comm& communicator, const pending_message& one, peerlane_op_t& op, peerlane_op_info* info) {
   const auto function = one.has_function ? stop_watching(communicator, op.number) : nullptr;
   const pending_message ended = communicator.operations.take(op.number);
@@ -59,7 +59,7 @@ int end(open_comm& communicator, const pending_message& one, peerlane_op_t& op, 
   return return_code(take_ended(communicator, one, op, info));
 }
 
-// The first of these that has ended. Calls the functions of watched operations meanwhile.
+// Waits for the first of these to end. Calls the functions of watched operations meanwhile.
 result<std::size_t> wait_for(open_comm& communicator, std::span<const messaging::request* const> live,
                              std::int64_t timeout_ms) {
   const auto has_others = [&] {
@@ -72,7 +72,7 @@ result<std::size_t> wait_for(open_comm& communicator, std::span<const messaging:
     communicator.collectives->progress();
     const auto left = limit.left();
     const bool is_last = left.count() >= 0 && left <= kWatchPause;
-    // A collective goes on between two looks at the messages, so these are short.
+    // A collective progresses between two checks of the messages, so these are short.
     const auto pause = communicator.collectives->has_pending() ? milliseconds(0) : kWatchPause;
     auto ended = communicator.messenger->wait_any(live, is_last ? std::min(left, pause) : pause);
     if (ended || ended.code() != ETIMEDOUT) return ended;
@@ -80,7 +80,7 @@ result<std::size_t> wait_for(open_comm& communicator, std::span<const messaging:
   }
 }
 
-// `act(open_comm&, pending_message&)` if the operation is live.
+// Calls `act(open_comm&, pending_message&)` if the operation is live.
 template <class Act>
 int with_message(const peerlane_op_t* op, Act&& act) {
   return with_comm(owner_of(*op), [&](open_comm& communicator) {
@@ -133,7 +133,7 @@ int then_message(const peerlane_op_t* op, peerlane_op_function_t function, void*
   });
 }
 
-// Ends an operation whatever its state. A function hears of ECANCELED unless it ended by itself.
+// Ends an operation in any state. Its function gets ECANCELED unless the operation ended by itself.
 void release(open_comm& communicator, std::uint64_t number) {
   if (!communicator.operations.find(number)->has_function) return static_cast<void>(communicator.operations.take(number));
   const auto function = stop_watching(communicator, number);
@@ -155,7 +155,7 @@ const peerlane_op_calls kMessageCalls{
     sizeof(peerlane_op_calls), test_message,      wait_message,     cancel_message,     then_message,
     release_message,           wait_all_messages, wait_any_message, peerlane_last_error};
 
-// The owner of all of them, if they are one communicator's.
+// The owner of all of them, if one communicator owns them all.
 const peerlane_op_t* first_live(const peerlane_op_t* ops, std::size_t count) noexcept {
   return std::find_if(ops, ops + count, [](const peerlane_op_t& op) { return op.number != 0; });
 }

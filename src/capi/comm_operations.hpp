@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages under way as operations (peerlane/operation.h).
+// Messages in progress as operations (peerlane/operation.h).
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace pl {
 
-// Keeps what was begun and writes its operation. What was refused gets none: the call itself returns the error.
-// `room_bytes`: of the buffer.
+// Stores what was begun and writes its operation. Refused calls get none: the call itself returns the error.
+// `room_bytes` is the size of the buffer.
 int keep(peerlane_comm_t comm, open_comm& communicator, messaging::request&& made, std::uint64_t room_bytes,
          peerlane_op_t* op);
 
-// `room_bytes`: of the receiver's buffer.
+// `room_bytes` is the size of the receiver's buffer.
 inline peerlane_op_info message_op_info(const messaging::message_info& ended, int error,
                                         std::uint64_t room_bytes = UINT64_MAX) noexcept {
   peerlane_op_info out;

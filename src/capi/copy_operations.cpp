@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies under way as operations (peerlane/operation.h). The contract is in peerlane/copy.h.
+// Copies in progress as operations (peerlane/operation.h). The contract is in peerlane/copy.h.
 #include <peerlane/peerlane.h>
 
 #include "capi/errno_keeper.hpp"
@@ -16,7 +16,7 @@ using pl::status;
 
 constexpr const char* kNoCopy = "the operation is not live: it has already ended, or does not belong to this copier";
 
-// `act(pending_copy&)` if the operation is live.
+// Calls `act(pending_copy&)` if the operation is live.
 template <class Act>
 int with_copy(const peerlane_op_t* op, Act&& act) try {
   const pl::errno_keeper keeper;
@@ -35,7 +35,7 @@ std::optional<status> poll(pending_copy& one, pl::watched_copy::patience allowed
   return state ? status{} : status(state.error());
 }
 
-// Frees the operation's number; the outcome is the caller's answer.
+// Frees the operation's number; the outcome becomes the caller's result.
 int end(peerlane_op_t& op, const status& outcome, peerlane_op_info* info) {
   auto* const copier = static_cast<peerlane_copier_t>(op.owner);
   const pending_copy ended = copier->operations->table.take(op.number);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls the functions that asked for the end of copies (peerlane_op_then). A copy ends on the GPU or in a thread of the
-// planner, and nothing there says so: a thread of this class looks at those copies every 50 us, and only while there are
-// any.
+// Calls the functions that were registered for the end of copies (peerlane_op_then). A copy ends on the GPU or in a
+// thread of the planner, and nothing there reports it: a thread of this class polls those copies every 50 us, and only
+// while there are any.
 //
-// Threads: the copy's own thread and the watcher's take turns by the copy's mutex. Ends before its planner.
+// The copy's own thread and the watcher's alternate by means of the copy's mutex. Must be destroyed before its planner.
 #pragma once
 
 #include <condition_variable>
@@ -22,12 +22,13 @@ class watched_copy {
  public:
   watched_copy(copy::completion&& copies, std::uint64_t size_bytes, end_function_ptr function)
       : copies_(std::move(copies)), size_bytes_(size_bytes), function_(std::move(function)) {}
-  // The outcome once they have ended and the function has returned. Where another thread is in it, this one waits or not.
+  // The outcome, once the copies have ended and the function has returned. If another thread is in the function, this
+  // one waits for it or not.
   enum class patience : bool { none, for_function };
   std::optional<status> poll(patience allowed);
-  // For an owner that could not be watched.
+  // For an owner whose copies could not be watched.
   copy::completion take_back() noexcept { return std::move(copies_); }
-  // Of make_wait and record: `act(completion&)` unless they have ended.
+  // For make_wait and record: calls `act(completion&)` unless the copies have ended.
   template <class Act>
   status with_copies(Act&& act) {
     const std::lock_guard lock(mutex_);

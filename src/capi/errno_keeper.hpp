@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our calls answer with a value and leave the variable errno alone, also where the system calls behind them fail on the way
-// to a success (a backend that is not there). Every call that may reach the kernel or CUDA holds one of these.
+// Our calls return a value and leave errno alone, even if system calls fail on the way to a success (a missing
+// backend). Every call that may reach the kernel or CUDA uses one of these.
 #pragma once
 
 #include <cerrno>

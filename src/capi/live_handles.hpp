@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects behind opaque C handles, checked on use: any bit pattern may be given. For objects whose calls take microseconds.
+// Objects behind opaque C handles, checked on use: any bit pattern may be given. For objects whose calls take
+// microseconds.
 #pragma once
 
 #include <atomic>
@@ -16,8 +17,8 @@ namespace pl {
 template <class Object>
 class live_handles {
  public:
-  // Never destroyed: other threads may be inside at exit. A forked child has a table of its own: its parent's may have been
-  // locked at the fork, and the objects in it use connections and memory of the parent's.
+  // Never destroyed, because other threads may be inside at exit. A forked child has a table of its own: its parent's
+  // may have been locked at the fork, and the objects in it use the parent's connections and memory.
   static live_handles& instance() {
     static std::atomic<live_handles*> table{nullptr};
     live_handles* now = table.load(std::memory_order_acquire);
@@ -55,7 +56,7 @@ class live_handles {
  private:
   live_handles(std::uint32_t epoch, bool is_child) : epoch_(epoch), is_child_(is_child) {}
   const std::uint32_t epoch_;
-  const bool is_child_;  // of a process that used handles
+  const bool is_child_;  // of a process that had used handles
   std::mutex mutex_;
   std::unordered_map<const void*, std::shared_ptr<Object>> objects_;
 };

@@ -25,7 +25,8 @@ failure refused_by_caller(const char* message, int code) {
   return {code > 0 ? code : EIO, format("the bootstrap's %s failed: %s", message, errno_text(code).c_str())};
 }
 
-// Contributions of different lengths over an exchange of equal ones: lengths first, then all padded to the longest.
+// Exchanges contributions of different lengths over an exchange of equal ones: lengths first, then all padded to the
+// longest.
 class callers_bootstrap final : public messaging::bootstrap {
  public:
   explicit callers_bootstrap(const peerlane_bootstrap& given) : given_(given) {}
@@ -67,7 +68,7 @@ class callers_bootstrap final : public messaging::bootstrap {
   peerlane_bootstrap given_;
 };
 
-// Exchanges of an elastic job: its meeting ends with the first process that leaves, its collectives do not.
+// Exchanges of an elastic job: its meeting ends with the first process that leaves, but its collectives do not.
 class exchange_by_collectives final : public messaging::bootstrap {
  public:
   exchange_by_collectives(messaging::messenger& messages, collectives::executor& collective)
@@ -114,12 +115,12 @@ void choose(std::uint64_t given, std::size_t& value) {
   if (given != 0) value = given;
 }
 unsigned whole_seconds(std::int64_t timeout_ms) {
-  constexpr std::int64_t kForEver = 24 * 3600;  // a day; milliseconds of it fit into an int
+  constexpr std::int64_t kForEver = 24 * 3600;  // a day; its milliseconds fit into an int
   return static_cast<unsigned>(timeout_ms < 0 ? kForEver
                                               : std::min(kForEver, timeout_ms / 1000 + (timeout_ms % 1000 != 0 ? 1 : 0)));
 }
 
-// Null: no driver answers, or none is wanted.
+// Null if no driver answers, or none is wanted.
 const cu::driver_table* driver_for(const peerlane_comm_options& given) {
   if (given.host_only != 0) return nullptr;
   auto cuda = cu::driver();

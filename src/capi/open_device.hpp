@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands behind the C handle of rings that kernels post into.
+// The object behind the C handle of rings into which kernels post.
 #pragma once
 
 #include <peerlane/device.h>
@@ -23,10 +23,10 @@ struct peerlane_device : pl::open_slot<pl::open_device> {};
 
 namespace pl {
 
-// The device, or null with `code` and the thread's last error set: EINVAL, EACCES in a forked child.
+// The device, or null with `code` and the thread's last error set: EINVAL; EACCES in a forked child.
 open_device* device_of(peerlane_device_t handle, int& code) noexcept;
 
-// One way in for the calls of a device: with_open() of `act(open_device&)`.
+// Common entry for the calls of a device: with_open() of `act(open_device&)`.
 template <class Act>
 int with_device(peerlane_device_t handle, Act&& act) {
   return with_open(handle, device_of, act);

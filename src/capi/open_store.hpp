@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands behind a C store: a client of one server or of a cluster, and its operations.
+// The object behind a C store: a client of one server or of a cluster, and its operations.
 #pragma once
 
 #include <peerlane/store.h>
@@ -32,7 +32,7 @@ struct open_store {
   std::atomic<int> registered{0}, watches{0};
   slot_table<pending_request> operations;
 
-  // By the buffer, or else by the driver. EINVAL: not the memory that the buffer says.
+  // By the buffer's own word or by the driver's. EINVAL if it is not the memory that the buffer claims.
   result<store_client::memory> classify(const peerlane_buffer& buffer) const;
   bool test(const pending_request& one) const { return one.op ? store->test(one.op) : cluster->test(one.routed); }
   bool wait(const pending_request& one, store_client::clock::time_point deadline) const {
@@ -43,7 +43,7 @@ using open_stores = live_handles<open_store>;
 
 peerlane_op_info info_from(const store_client::reply& got) noexcept;
 
-// Keeps what has begun and writes its operation; false: 4 million are not ended.
+// Stores what has begun and writes its operation. Returns false if 4 million are in progress.
 bool keep_request(peerlane_store_t store, open_store& opened, pending_request&& begun, peerlane_op_t* op);
 
 }  // namespace pl

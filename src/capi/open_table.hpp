@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects behind C handles that are opened seldom and looked up by every call: a fixed table, so that any address can be
-// checked without a lock. After a fork the parent's objects answer EACCES in the child, which may open its own.
+// Objects behind C handles that are opened rarely and looked up by every call: a fixed table, so that any address can
+// be checked without a lock. After a fork the parent's objects answer EACCES in the child, which may open its own.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct open_slot {
   using object_t = Object;
   std::atomic<Object*> open{nullptr};
   std::atomic<std::uint32_t> epoch{0};
-  bool is_reserved = false;  // under the table's mutex
+  bool is_reserved = false;  // guarded by the table's mutex
 };
 
 template <class Slot, std::size_t Most>
@@ -29,7 +29,8 @@ class open_table {
  public:
   using object_t = typename Slot::object_t;
 
-  // The object, or null with `code` and the thread's last error set: EINVAL, or EACCES with `foreign` in a forked child.
+  // The object, or null with `code` and the thread's last error set: EINVAL, or EACCES with `foreign` in a forked
+  // child.
   object_t* find(Slot* handle, const char* foreign, int& code) noexcept {
     const auto distance = reinterpret_cast<std::uintptr_t>(handle) - reinterpret_cast<std::uintptr_t>(slots_.data());
     if (distance >= sizeof slots_ || distance % sizeof(Slot) != 0) return code = fail(EINVAL, kDead), nullptr;
@@ -40,8 +41,8 @@ class open_table {
     return found;
   }
 
-  // A place, kept while its object is being made (ranks of one job may be threads of one process, so no lock is held
-  // meanwhile). Null: all are in use. What a parent left behind in a forked child counts as free.
+  // Reserves a slot while its object is being made. (Ranks of one job may be threads of one process, so no lock is held
+  // meanwhile.) Null if all are in use. In a forked child, the parent's slots count as free.
   Slot* reserve() {
     const std::lock_guard lock(mutex_);
     const auto free = std::find_if(slots_.begin(), slots_.end(), [](const Slot& each) {
@@ -66,8 +67,8 @@ class open_table {
   std::mutex mutex_;
 };
 
-// The way in for the calls on a handle: `act(object&)` answers with an errno value, if `find(handle, code)` has the object.
-// errno is kept: CUDA and the kernel may be called.
+// Common entry for the calls on a handle: returns the errno value of `act(object&)` if `find(handle, code)` has the
+// object. Preserves errno, because CUDA and the kernel may be called.
 template <class Handle, class Object, class Act>
 int with_open(Handle handle, Object* (*find)(Handle, int&) noexcept, Act&& act) try {
   const errno_keeper keeper;

@@ -22,7 +22,7 @@ struct open_triggered {
   const cu::driver_table* cuda = nullptr;
   std::unique_ptr<messaging::bootstrap> bootstrap;
   std::unique_ptr<triggered::context> context;
-  // End before the context.
+  // Destroyed before the context.
   slot_table<std::unique_ptr<collectives::stream_collectives>> collectives;
   slot_table<std::unique_ptr<triggered::channel>> channels;
   slot_table<std::unique_ptr<triggered::mem_ops>> batches;
@@ -36,7 +36,7 @@ struct peerlane_triggered : pl::open_slot<pl::open_triggered> {};
 
 namespace pl {
 
-// The context, or null with `code` and the thread's last error set: EINVAL, EACCES in a forked child.
+// The context, or null with `code` and the thread's last error set: EINVAL; EACCES in a forked child.
 open_triggered* triggered_of(peerlane_triggered_t handle, int& code) noexcept;
 
 // A caller's limit, bounded so that it fits into nanoseconds; negative: practically unlimited.

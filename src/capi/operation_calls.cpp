@@ -9,10 +9,10 @@
 namespace pl {
 namespace {
 
-constexpr unsigned kPollsAwake = 2000;  // about a millisecond; an operation that takes longer does not miss 50 us
+constexpr unsigned kPollsAwake = 2000;  // about a millisecond; a longer operation does not miss 50 us
 constexpr timespec kNap{0, 50'000};
 
-// `code` of an operation that another library may have begun, with its sentence as ours.
+// Reports `code` of an operation that another library may have begun, with its message as ours.
 int failed_with(int code, const peerlane_op_t& op) {
   return code == 0 ? 0 : fail(code, std::string(op.calls->last_error()).c_str());
 }

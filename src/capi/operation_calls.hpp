@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the owners of operations share: the function called at an operation's end, and waits for operations of any owners.
+// What the owners of operations share: the function called at an operation's end, and waits for operations of several
+// owners.
 #pragma once
 
 #include <peerlane/operation.h>
@@ -14,11 +15,11 @@
 
 namespace pl {
 
-// The function of peerlane_op_then(): called once, by whoever sees the end first. Any thread.
+// The function of peerlane_op_then(): called once, by whoever sees the end first, on any thread.
 class end_function {
  public:
   end_function(peerlane_op_function_t function, void* context) noexcept : function_(function), context_(context) {}
-  // Returns once the function has returned, also where another thread calls it.
+  // Returns once the function has returned, even if another thread is calling it.
   void call(const peerlane_op_info& info) noexcept {
     if (is_taken_.exchange(true)) return has_returned_.wait(false);
     function_(context_, &info);
@@ -34,20 +35,20 @@ class end_function {
 };
 using end_function_ptr = std::shared_ptr<end_function>;
 
-// Whether a thread is in the operation's function, if it has one. A test does not wait for it: as far as its owner is told,
-// the operation has not ended then.
+// Whether a thread is in the operation's function, if it has one. A test does not wait for it: to the owner, the
+// operation has not ended yet.
 inline bool is_in_function(const end_function_ptr& function) noexcept {
   return function != nullptr && function->is_running();
 }
 
-// The rest of a limit that several waits share; negative: none.
+// The rest of a limit that several waits share; negative: no limit.
 class time_limit {
  public:
   explicit time_limit(std::int64_t timeout_ms) noexcept
       : is_endless_(timeout_ms < 0 || timeout_ms > kLongest),
         end_ns_(is_endless_ ? 0 : monotonic_ns() + static_cast<std::uint64_t>(timeout_ms) * 1'000'000u) {}
   bool has_passed() const noexcept { return !is_endless_ && monotonic_ns() >= end_ns_; }
-  // Rounded up, so that who waits for it finds the limit passed.
+  // Rounded up, so that a wait for it ends after the limit.
   std::chrono::milliseconds left() const noexcept {
     if (is_endless_) return std::chrono::milliseconds(-1);
     const auto now = monotonic_ns();
@@ -61,7 +62,7 @@ class time_limit {
   std::uint64_t end_ns_;
 };
 
-// Between two polls of something that ends by itself: first another thread may run, later this one sleeps.
+// The pause between two polls of something that ends by itself: first lets another thread run, later sleeps.
 class poll_pause {
  public:
   void pause() noexcept;
@@ -74,11 +75,11 @@ inline void write_info(const peerlane_op_info& info, peerlane_op_info* out) noex
   if (out != nullptr) *out = info;
 }
 
-// Whether all that are not empty are of this table and owner.
+// Whether all that are not empty belong to this table and owner.
 bool have_one_owner(const peerlane_op_t* ops, std::size_t count, const peerlane_op_calls* calls, const void* owner) noexcept;
 
-// Entries wait_any and wait_all for operations of any tables and owners: by turns of test. The thread's last error in this
-// library is the sentence of the operation that failed.
+// wait_any and wait_all for operations of several tables and owners: tests them in turns. The thread's last error in
+// this library is the message of the operation that failed.
 int wait_any_in_turns(peerlane_op_t* ops, std::size_t count, std::int64_t timeout_ms, std::size_t* index,
                       peerlane_op_info* info);
 int wait_all_in_turns(peerlane_op_t* ops, std::size_t count, std::int64_t timeout_ms, peerlane_op_info* infos);

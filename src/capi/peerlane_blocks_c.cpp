@@ -90,7 +90,7 @@ pl::copy::planner::async_options options_of(std::uint32_t flags, void* stream) {
   return wanted;
 }
 
-// `read` takes the caller's struct apart, `copy` gives it to the planner.
+// `read` converts the caller's struct, `copy` passes it to the planner.
 template <class List, class Given>
 int copy_now(peerlane_copier_t copier, const Given* given, int (*read)(const Given*, List&),
              pl::status (pl::copy::planner::*copy)(const List&)) {

@@ -22,7 +22,7 @@ messaging::buffer memory_from(const peerlane_buffer& given) {
   return {given.address, given.size_bytes, static_cast<messaging::memory_kind>(given.memory)};
 }
 
-// `start(executor&, source, destination)` begins it, if the buffers are some.
+// Calls `start(executor&, source, destination)` if the buffers are valid.
 template <class Start>
 int begin(peerlane_comm_t comm, const peerlane_buffer& source, const peerlane_buffer& destination, peerlane_op_t* op,
           Start&& start) {

@@ -23,14 +23,14 @@ messaging::buffer buffer_from(const peerlane_buffer& given) {
 
 messaging::window::key_t key_of(const peerlane_window_key& given) { return {given.rank, given.id, given.size_bytes}; }
 
-// `act(open_comm&, messaging::buffer)` if the buffer is one.
+// Calls `act(open_comm&, messaging::buffer)` if the buffer is valid.
 template <class Act>
 int with_buffer(peerlane_comm_t comm, const peerlane_buffer& given, Act&& act) {
   if (given.memory > PEERLANE_MEMORY_DEVICE) return fail(EINVAL, kNoMemoryKind);
   return with_comm(comm, [&](open_comm& communicator) { return act(communicator, buffer_from(given)); });
 }
 
-// Of a call that makes progress: `act`, then the functions of what has ended meanwhile.
+// For a call that makes progress: `act`, then the functions of what has ended meanwhile.
 template <class Act>
 int with_progress(peerlane_comm_t comm, Act&& act) {
   return with_comm(comm, [&](open_comm& communicator) {

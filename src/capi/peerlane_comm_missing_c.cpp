@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces the implementation of peerlane/communicator.h, peerlane/collectives.h, peerlane/triggered.h, and of one call of
-// peerlane/device.h, in builds without UCX's headers: the same symbols, so that programs link and load, and ENOSYS from
-// each. The header is not included, because one body serves every signature.
+// Replaces the implementation of peerlane/communicator.h, peerlane/collectives.h, peerlane/triggered.h, and of one call
+// of peerlane/device.h in builds without UCX's headers: the same symbols, so that programs link and load, each of which
+// returns ENOSYS. The headers are not included, because one body serves every signature.
 #include <array>
 
 #include "capi/capi_call.hpp"

@@ -52,7 +52,7 @@ using registrations = pl::live_handles<owned_registration>;
 
 bool is_kind(const peerlane_buffer& buffer) { return buffer.memory <= PEERLANE_MEMORY_DEVICE; }
 
-// `rows` rows of `row_bytes` with this pitch lie inside the buffer.
+// Whether `rows` rows of `row_bytes` with this pitch lie inside the buffer.
 bool holds_rows(const peerlane_buffer& buffer, const peerlane_transfer& rows, std::size_t pitch) {
   const auto skipped = pl::checked_mul(std::uint64_t{rows.rows - 1}, std::uint64_t{pitch});
   const auto end = skipped ? pl::checked_add(*skipped, std::uint64_t{rows.row_size_bytes}) : std::nullopt;
@@ -175,7 +175,7 @@ PL_EXPORT int peerlane_copier_close(peerlane_copier_t copier) try {
 }
 PL_NO_EXCEPTIONS
 
-// One exit for the plain copies. errno is kept: CUDA and the kernel may be called.
+// Common exit of the plain copies. Preserves errno, because CUDA and the kernel may be called.
 static int copy_one(peerlane_copier_t copier, const peerlane_transfer& given) try {
   const pl::errno_keeper keeper;
   int code = 0;

@@ -49,7 +49,7 @@ PL_EXPORT int peerlane_host_pool_open(const struct peerlane_host_pool_options* o
     int code = 0;
     const auto borrowed = std::make_shared<borrowed_planner>(given.copier, code);
     if (borrowed->planner == nullptr) return code;
-    // Where that is refused (no channels), lists go their usual way.
+    // If that is refused (no channels), lists take their usual path.
     wanted.pinned = [borrowed, device = given.device_ordinal](std::byte* data, std::uint64_t size_bytes) {
       (void)borrowed->planner->prepare_host_memory(data, size_bytes, device);
     };

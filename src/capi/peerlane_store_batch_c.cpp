@@ -32,7 +32,7 @@ wire::opcode opcode_of(std::uint32_t request) {
   }
 }
 
-// All items are valid and alike; classifies their memory.
+// Checks that all items are valid and of one kind, and classifies their memory.
 pl::result<std::vector<memory>> check_items(const open_store& opened, const peerlane_store_item* items, std::size_t count) {
   std::vector<memory> out;
   for (std::size_t i = 0; i < count; ++i) {
@@ -54,7 +54,7 @@ pl::result<std::vector<memory>> check_items(const open_store& opened, const peer
   return out;
 }
 
-// Whether the item asks for what a frame of many does not carry.
+// Whether the item needs something that a frame of many does not carry.
 bool goes_alone(const peerlane_store_item& item) {
   const auto put = pl::taken(item.put_options);
   const auto get = pl::taken(item.get_options);
@@ -88,7 +88,8 @@ std::vector<batch_entry> entries_of(const open_store& opened, const peerlane_sto
   return out;
 }
 
-// A cluster's keys lie on several servers, each of which gets its own as one batch. What goes alone is begun first.
+// A cluster's keys are on several servers, each of which gets its own as one batch. Items that go alone are started
+// first.
 std::vector<reply> ask_cluster(const open_store& opened, const peerlane_store_item* items,
                                const std::vector<memory>& buffers, int timeout_ms) {
   std::vector<std::pair<std::size_t, pl::store_client::routed_ptr>> begun;
@@ -144,7 +145,7 @@ PL_EXPORT int peerlane_store_batch(peerlane_store_t store, const peerlane_store_
       settings.timeout_ms = timeout_ms;
       const auto entries = entries_of(*one, items, *buffers);
       got = one->store->run_batch(opcode_of(items->request), items->pool, entries, settings);
-      // Refused before anything was asked for.
+      // Refused before anything was requested.
       const int first = got.front().status;
       const bool is_whole = settings.atomic && (first == ENOTSUP || first == EMSGSIZE || first == EINVAL);
       if (is_whole) return fail(first, got.front().text.c_str());

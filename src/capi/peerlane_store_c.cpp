@@ -50,7 +50,7 @@ struct registered_memory {
 };
 using memories = pl::live_handles<registered_memory>;
 
-// Nothing: the pool shall be no cache. EINVAL: the options contradict each other.
+// Nothing if the pool is to be no cache. EINVAL if the options contradict each other.
 pl::result<std::optional<wire::cache_settings>> cache_of(const peerlane_pool_options& options) {
   const bool given = options.cache_memory_bytes != 0 || options.cache_disk_bytes != 0 || options.cache_ttl_ms != 0 ||
                      options.cache_eviction != 0;
@@ -105,7 +105,7 @@ pl::store_client::address address_of(const peerlane_store_options& options) {
   return out;
 }
 
-// At once.
+// Does the item synchronously.
 pl::store_client::reply do_item(const open_store& opened, const peerlane_store_item& item, const memory& buffer) {
   if (!opened.cluster) return opened.store->run(make_item(*opened.store, item, buffer));
   const auto key = key_of(item.key, item.key_size_bytes);
@@ -139,7 +139,7 @@ int run(peerlane_store_t handle, peerlane_op_info* info, const peerlane_store_it
   PL_NO_EXCEPTIONS
 }
 
-// The cluster that the store is a server of; null: it is in none.
+// The cluster to which the store's server belongs; null if none.
 pl::result<std::unique_ptr<router>> cluster_of(client& store, const pl::store_client::client_options& options) {
   const auto got = store.run(store.make_plain(wire::opcode::cluster_map, 0, {}));
   if (got.status == ENOTSUP) return std::unique_ptr<router>();
@@ -158,7 +158,7 @@ pl::result<std::unique_ptr<router>> cluster_of(client& store, const pl::store_cl
   return router::open(out);
 }
 
-// A part of registered memory, held busy while it lives.
+// A part of registered memory, marked as busy while this object exists.
 class busy_part {
  public:
   static pl::result<busy_part> take(peerlane_store_t store, peerlane_store_memory_t handle, std::size_t offset,

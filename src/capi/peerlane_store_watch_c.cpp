@@ -35,9 +35,9 @@ struct open_watch {
   }
   std::shared_ptr<open_store> owner;
   std::unique_ptr<watcher> source;
-  std::mutex busy;                        // held by whoever waits for changes
+  std::mutex busy;                        // held by the thread that waits for changes
   std::atomic<std::thread::id> inside{};  // that thread
-  std::deque<watch_event> left;           // that a caller has not taken yet
+  std::deque<watch_event> left;           // changes that no caller has taken yet
 };
 using watches = pl::live_handles<open_watch>;
 
@@ -137,7 +137,7 @@ PL_EXPORT int peerlane_store_watch_close(peerlane_store_watch_t watch) {
     const auto one = watches::instance().remove(watch);
     if (!one) return fail(watches::instance().missing());
     one->source->stop();
-    const std::lock_guard hold(one->busy);  // whoever waited has left
+    const std::lock_guard hold(one->busy);  // the waiting thread has left
     return 0;
   }
   PL_NO_EXCEPTIONS

@@ -49,7 +49,7 @@ bool is_host(const peerlane_buffer& buffer) {
   return buffer.memory != PEERLANE_MEMORY_DEVICE && buffer.memory != PEERLANE_MEMORY_ANY;
 }
 
-// The same for each call that has two buffers: act(collectives).
+// For each call with two buffers: calls act(collectives).
 template <class Act>
 int with_buffers(peerlane_triggered_t context, peerlane_stream_collectives_t number, const peerlane_buffer& source,
                  const peerlane_buffer& destination, Act&& act) {

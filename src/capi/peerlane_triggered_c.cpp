@@ -24,7 +24,7 @@ bool may_be_device(const peerlane_buffer& buffer) {
   return buffer.memory == PEERLANE_MEMORY_DEVICE || buffer.memory == PEERLANE_MEMORY_ANY;
 }
 
-// The contents of a key's bytes; the rest is 0.
+// Packs the bytes of a key; the rest is 0.
 struct packed_key {
   static constexpr std::uint32_t kMagic = 0x504c534b, kVersion = 1;
   std::uint32_t magic = kMagic;
@@ -51,7 +51,7 @@ int with_channel(peerlane_triggered_t context, peerlane_channel_t number, Act&& 
   });
 }
 
-// Writes a number that the caller may not need.
+// Returns the outcome, and writes a number that the caller may not need.
 int return_code(const pl::result<std::uint64_t>& outcome, std::uint64_t* number) {
   if (!outcome) return fail(outcome.error());
   if (number != nullptr) *number = *outcome;

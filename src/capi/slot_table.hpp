@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects behind numbers, checked on use: any number may be given. For objects that come and go with every message: finding
-// one takes no lock, making and ending one a short one.
+// Objects behind numbers, checked on use: any number may be given. For objects that are created with every message:
+// finding one takes no lock; creating and ending one takes a short one.
 #pragma once
 
 #include <array>
@@ -13,13 +13,13 @@
 
 namespace pl {
 
-// Object: movable, and empty when default-constructed. Numbers are never 0, and one that has ended is not given out again
-// before 2^31 others of its place. Tables that follow each other in one place (an owner that is closed, and another that is
-// opened at its address) give out different numbers, so that the old ones stay dead.
+// Object is movable, and empty when default-constructed. Numbers are never 0, and an ended one is not reused before
+// 2^31 others in its place. Consecutive tables in one place (an owner is closed, and another is opened at its address)
+// give out different numbers, so that the old ones stay dead.
 template <class Object>
 class slot_table {
  public:
-  // 0: 4 million are in use.
+  // Returns 0 if 4 million are in use.
   std::uint64_t add(Object&& object) {
     const std::uint32_t index = take_place();
     if (index == kNone) return 0;
@@ -29,7 +29,7 @@ class slot_table {
     entry.generation.store(generation, std::memory_order_release);
     return number_of(generation, index);
   }
-  // Null: not live. Valid until it is ended, which must not happen beside its use.
+  // Null if it is not live. Valid until it is ended, which must not happen while it is used.
   Object* find(std::uint64_t number) noexcept {
     slot* const entry = live(number);
     return entry != nullptr ? &entry->object : nullptr;
@@ -47,7 +47,7 @@ class slot_table {
     entry->next_free = std::exchange(free_, static_cast<std::uint32_t>(number));
     return out;
   }
-  // Ends all. Not beside other calls.
+  // Ends all. Not concurrently with other calls.
   void clear() {
     for (std::uint32_t index = 0; index < made_; ++index) {
       slot& entry = *place(index);
@@ -66,7 +66,7 @@ class slot_table {
   static constexpr std::uint32_t kFirst = 64;  // slots of the first block; each further one has twice as many
   static constexpr unsigned kBlocks = 16;
 
-  // Even, so that it keeps what is live odd; the multiplier spreads tables that follow each other.
+  // Even, so that live numbers stay odd; the multiplier separates consecutive tables.
   static std::uint32_t next_salt() noexcept {
     static std::atomic<std::uint32_t> tables{0};
     return (tables.fetch_add(1, std::memory_order_relaxed) * 2'654'435'761u) << 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store's requests under way as operations (peerlane/operation.h).
+// The store's requests in progress as operations (peerlane/operation.h).
 #include "capi/errno_keeper.hpp"
 #include "capi/open_store.hpp"
 
@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kNoRequest = "the operation is not live: it has ended already, or its store is closed";
 
-// `act(open_store&, pending_request&)` if the operation is live.
+// Calls `act(open_store&, pending_request&)` if the operation is live.
 template <class Act>
 int with_request(const peerlane_op_t* op, Act&& act) try {
   const errno_keeper keeper;
@@ -77,7 +77,7 @@ int release_request(peerlane_op_t* op) {
   return op->number == 0 ? 0 : code;
 }
 
-// In turn: each request has its own timeout, and one that waits drives the connection for all.
+// One after the other: each request has its own timeout, and a waiting one drives the connection for all.
 int wait_all_requests(peerlane_op_t* ops, std::size_t count, std::int64_t timeout_ms, peerlane_op_info* infos);
 
 const peerlane_op_calls kRequestCalls{
@@ -105,7 +105,7 @@ PL_NO_EXCEPTIONS
 }  // namespace
 
 open_store::~open_store() {
-  // Requests under way end with ECANCELED, and their functions hear of it.
+  // Requests in progress end with ECANCELED, and their functions are called with it.
   store.reset();
   cluster.reset();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the C interface of the store hands over, as the client takes it.
+// Converts what the store's C interface receives to what the client takes.
 #pragma once
 
 #include <peerlane/store.h>
@@ -25,13 +25,13 @@ Options taken(const Options* given) {
   return out;
 }
 
-// Nothing: no level, or one that callers may not ask for.
+// Nothing if it is no level, or one that callers may not use.
 inline std::optional<store_protocol::durability> given_level(std::uint32_t number) {
   const auto level = store::durability_from(number);
   return level && store::check_given(*level) ? level : std::nullopt;
 }
 
-// A caller's time-out; negative: none, which is three weeks here.
+// A caller's timeout; negative: none, represented as three weeks.
 inline int limit_of(std::int64_t timeout_ms) {
   return timeout_ms < 0 || timeout_ms > INT_MAX ? INT_MAX : static_cast<int>(timeout_ms);
 }
