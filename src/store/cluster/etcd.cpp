@@ -117,7 +117,7 @@ result<std::string> etcd::post(const std::string& path, const std::string& body)
   for (const auto& server : servers_) {
     auto answer = server->post(path, body, timeout_);
     if (answer) return answer;
-    // Etcd refused, and so would its other members.
+    // etcd refused, and so would its other members.
     if (answer.code() == EIO) return failure{EIO, "etcd at " + answer.error().message};
     last = {answer.code(), "etcd at " + answer.error().message};
   }
