@@ -102,7 +102,7 @@ PL_EXPORT int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t,
 }
 
 PL_EXPORT int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags, gdr_mh_t* handle) {
-  return pin(g, addr, size, (flags & GDR_PIN_FLAG_FORCE_PCIE) != 0, handle);  // other bits are ignored, as ever
+  return pin(g, addr, size, (flags & GDR_PIN_FLAG_FORCE_PCIE) != 0, handle);  // other bits have always been ignored
 }
 
 PL_EXPORT int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle) try {
@@ -125,7 +125,7 @@ PL_EXPORT int gdr_get_info(gdr_t g, gdr_mh_t handle, gdr_info_v1_t* info) {
   gdr_info_v1_t filled;
   std::memset(&filled, 0, sizeof filled);
   fill_info(*region_of(handle), filled);
-  std::memcpy(info, &filled, sizeof filled);  // 40 bytes and not one more: old callers own no more
+  std::memcpy(info, &filled, sizeof filled);  // exactly 40 bytes: old callers' structs have no more
   return 0;
 }
 
@@ -215,7 +215,7 @@ PL_EXPORT int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int* v) try {
     case GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE:
       *v = traits->supports_force_pcie ? 1 : 0;
       return 0;
-    // 0 on every backend: forked children and receivers of the descriptor are kept out by the library itself.
+    // 0 on every backend: the library itself keeps out forked children and receivers of the descriptor.
     case GDR_ATTR_USING_DMA_BUF_MMAP:
       return 0;
     default:

@@ -23,7 +23,7 @@ copy::planner* make_planner() {
   return nullptr;
 }
 
-// Null if it is not wanted, could not be made, or is the parent's.
+// Null if it is not wanted, could not be created, or is the parent's.
 copy::planner* planner() {
   static const bool is_wanted = env_read("PEERLANE_GDRAPI_PLANNER").integer != 0;
   if (!is_wanted) return nullptr;

@@ -21,7 +21,7 @@ static_assert(static_cast<int>(triggered::wait_until::equal) == GDS_WAIT_COND_EQ
 static_assert(static_cast<int>(triggered::wait_until::any_bit) == GDS_WAIT_COND_AND);
 static_assert(static_cast<int>(triggered::wait_until::nor) == GDS_WAIT_COND_NOR);
 
-// An enumeration as a C program set it: any bits, which C++ may not read as that type.
+// An enumeration as set by a C program: any bits, which C++ must not read as that type.
 template <class Enum>
 unsigned bits_of(const Enum& value) {
   unsigned out = 0;
@@ -98,7 +98,7 @@ result<std::vector<word_op>> gather_all(std::size_t count, const gds_descriptor_
   return out;
 }
 
-// Not every GPU can do what the flag asks for. Only a network card that writes GPU memory needs it.
+// Whether the GPU can do what the flag requests. Only a network card that writes GPU memory needs it.
 bool can_flush(const cu::driver_table& cuda) {
   cu::device_t device = 0;
   int can = 0;
@@ -140,7 +140,7 @@ status post_on_stream(cu::stream_t stream, const std::vector<word_op>& ops) {
   if (!cuda) return cuda.error();
   if ((*cuda)->cuStreamBatchMemOp_v2 == nullptr)
     return failure{ENOTSUP, "this driver has no stream memory operations: 11.7 or newer is needed"};
-  std::vector<cu::device_ptr> words;  // all known before the first list is handed over
+  std::vector<cu::device_ptr> words;  // all known before the first list is passed on
   for (const auto& op : ops) {
     const auto word = device_address(**cuda, op.pointer, op.flags);
     if (!word) return word.error();

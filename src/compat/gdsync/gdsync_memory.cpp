@@ -33,7 +33,7 @@ registry& all() {
   return *one;
 }
 
-// Under the registry's mutex. A forked child opens its own.
+// A forked child opens its own. Precondition: the registry's mutex is held.
 result<session*> open_mapper(registry& known) {
   if (known.mapper != nullptr && check_session(known.mapper) == 0) return known.mapper;
   auto opened = open_session({&default_device_io(), nullptr}, env_read("PEERLANE_BACKEND").text);
@@ -49,7 +49,7 @@ result<region*> map_for_cpu(registry& known, cu::device_ptr pointer, std::size_t
   auto pinned = pin_region(*mapper, request);
   if (!pinned) return pinned.error();
   if (auto mapped = map_region_exactly(*mapper, *pinned); !mapped) {
-    (void)unpin_region(*mapper, *pinned);  // the map's reason is the one to report
+    (void)unpin_region(*mapper, *pinned);  // report the reason of the map
     return mapped.error();
   }
   return pinned;
@@ -155,7 +155,7 @@ result<cpu_word> cpu_word::find(void* pointer, int flags) {
 std::uint32_t cpu_word::load() const noexcept {
   std::uint32_t value = 0;
   if (mapped_ == nullptr) return __atomic_load_n(static_cast<std::uint32_t*>(word_), __ATOMIC_ACQUIRE);
-  (void)region_read(mapped_, &value, word_, sizeof value);  // found live; freeing it meanwhile is the caller's error
+  (void)region_read(mapped_, &value, word_, sizeof value);  // it was live; freeing it meanwhile is the caller's error
   return value;
 }
 

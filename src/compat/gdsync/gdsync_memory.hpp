@@ -20,18 +20,18 @@ int refuse(const char* call, const failure& reason);
 // The driver, initialised.
 result<const cu::driver_table*> ready_driver();
 
-// Whether exactly one memory type is in there.
+// Whether exactly one memory type is set.
 bool is_memory_type(int flags) noexcept;
 
-// The address at which the current context's GPU reaches the aligned word at `pointer`. Host memory and registers that CUDA
-// does not know are registered page by page and stay registered, because the poster of a descriptor does not report when
-// the memory is freed.
+// The address at which the current context's GPU reaches the aligned word at `pointer`. Host memory and registers that
+// CUDA does not know are registered page by page and stay registered, because nobody reports when the memory of a
+// descriptor is freed.
 result<cu::device_ptr> device_address(const cu::driver_table& cuda, const void* pointer, int flags);
 
 // A word of 4 bytes as the CPU reaches it.
 class cpu_word {
  public:
-  // EFAULT: device memory without a mapping of this library's.
+  // EFAULT if it is device memory without a mapping by this library.
   static result<cpu_word> find(void* pointer, int flags);
   std::uint32_t load() const noexcept;
   // Earlier stores are visible before it.

@@ -147,7 +147,7 @@ status check_one(const soft_qp* qp, const gds_send_wr* wr) {
   return {};
 }
 
-// With the queue pair's `preparing` held.
+// Precondition: the queue pair's `preparing` is held.
 result<request> make_send(gds_qp* qp, gds_send_wr* wr, gds_send_wr** bad) {
   auto* const soft = as_soft(qp);
   status done = check_one(soft, wr);
@@ -168,7 +168,7 @@ result<request> make_one_send(gds_qp* qp, gds_send_wr* wr, gds_send_wr** bad) {
   return make_send(qp, wr, bad);
 }
 
-// As in libgdsync: the completion behind those waited for before, whether or not it has arrived.
+// As in libgdsync: the completion after those waited for before, whether or not it has arrived.
 result<request> make_wait(gds_cq* cq, int flags) {
   if (cq == nullptr || cq->cq == nullptr || flags != 0) return failure{EINVAL, "no completion queue, or flags are not 0"};
   auto* const queue = as_soft(cq->cq);
@@ -249,7 +249,7 @@ status gather_wait(const gds_wait_request_t* storage, std::vector<word_op>& ops)
 using namespace pl::gds;
 
 PL_EXPORT int gds_soft_open(struct ibv_context** context, struct ibv_pd** pd) {
-  if (context == nullptr || pd == nullptr) return refuse(__func__, {EINVAL, "no place for the answer"});
+  if (context == nullptr || pd == nullptr) return refuse(__func__, {EINVAL, "no room for the result"});
   *context = &soft_context();
   *pd = &soft_pd();
   return 0;
@@ -292,7 +292,7 @@ PL_EXPORT int gds_destroy_qp(struct gds_qp* qp) {
 }
 
 PL_EXPORT int gds_soft_get_address(struct gds_qp* qp, gds_soft_address_t* address) {
-  if (qp == nullptr || address == nullptr) return refuse(__func__, {EINVAL, "no queue pair, or no place for the answer"});
+  if (qp == nullptr || address == nullptr) return refuse(__func__, {EINVAL, "no queue pair, or no room for the result"});
   const auto own = as_soft(qp)->pair->own_address();
   static_assert(sizeof own <= sizeof *address);
   std::memset(address, 0, sizeof *address);

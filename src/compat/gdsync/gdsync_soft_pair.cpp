@@ -27,7 +27,7 @@ void copy_out(const soft_piece& piece, char* target, std::size_t bytes) {
   else std::memcpy(target, piece.data, bytes);
 }
 
-// Reads GPU memory back: the completion lies in host memory, and for the GPU it does not come after these stores.
+// Reads GPU memory back: the completion is in host memory, and the GPU would not see it after these stores.
 void copy_in(const soft_piece& piece, const char* origin, std::size_t bytes) {
   if (bytes == 0) return;
   if (!piece.is_device) {
@@ -109,7 +109,7 @@ std::optional<soft_completion> soft_pair::poll(side direction, std::uint32_t wai
   if (done_[i].empty()) return {};
   const auto next = polled_[i] + 1;
   const auto passed = __atomic_load_n(&ours().passed[i], __ATOMIC_ACQUIRE);
-  if (!is_before(waits, next) && is_before(passed, next)) return {};  // a stream is to see it first
+  if (!is_before(waits, next) && is_before(passed, next)) return {};  // a stream must see it first
   const auto out = done_[i].front();
   done_[i].pop_front();
   polled_[i] = next;
@@ -127,7 +127,7 @@ bool soft_pair::advance() {
   return has_moved;
 }
 
-// Takes the peer's sends into the slots where it finds them. A doorbell beyond the prepared sends is ignored.
+// Moves the peer's sends into the slots. A doorbell beyond the prepared sends is ignored.
 bool soft_pair::gather() {
   auto& mine = ours();
   const auto rung = __atomic_load_n(&mine.doorbell, __ATOMIC_ACQUIRE);
@@ -155,7 +155,7 @@ bool soft_pair::take() {
   while (!receives_.empty() && is_before(got_, their.ready.load(std::memory_order_acquire))) {
     const auto number = got_ + 1;
     const char* origin = slot_in(*theirs_, number);
-    const auto bytes = std::min<std::size_t>(their.bytes[number % kSlots], kMaxBytes);  // the peer's word for it
+    const auto bytes = std::min<std::size_t>(their.bytes[number % kSlots], kMaxBytes);  // as stated by the peer
     const auto capture_state = std::move(receives_.front());
     receives_.pop_front();
     std::size_t left = bytes;
@@ -205,7 +205,8 @@ class adapter {
   }
 
  private:
-  static constexpr std::uint64_t kAwakeNs = 1'000'000;  // after the last movement; then naps, which delay a message as long
+  // After the last movement; then it naps, which delays a message by the nap.
+  static constexpr std::uint64_t kAwakeNs = 1'000'000;
   static constexpr long kNapNs = 50'000;
 
   void run() {

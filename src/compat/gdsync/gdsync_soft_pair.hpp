@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A queue pair whose adapter is a thread. Streams (or the CPU) write to `doorbell` how many sends may leave. The thread
 // reads their memory, passes it to the peer's thread through shared memory, and counts completions in words on which
-// streams wait. As with a real adapter, memory is read between doorbell and completion, and written before the receiver's
-// completion.
+// streams wait. As with a real adapter, memory is read between doorbell and completion, and written before the
+// receiver's completion.
 //
-// Counts are 32 bits and cyclic, as libgdsync's descriptors compare them.
+// Counts are cyclic with 32 bits, as libgdsync's descriptors compare them.
 #pragma once
 
 #include <atomic>
@@ -63,19 +63,20 @@ class soft_pair {
   // ---- Any thread
   // Returns the number of the send, which leaves once `doorbell` reaches it. ENOMEM: too many sends are pending.
   result<std::uint32_t> prepare(soft_work work);
-  void take_back();  // the one prepared last
+  void take_back();  // the last prepared one
   status receive(soft_work work);
 
   enum class side { send, receive };
-  // The words that a stream writes and waits for; in host memory that CUDA knows.
+  // The words that a stream writes and waits for, in host memory that CUDA knows.
   std::uint32_t* doorbell() const noexcept { return &ours().doorbell; }
   std::uint32_t* completed(side direction) const noexcept { return &ours().completed[index(direction)]; }
   std::uint32_t* passed(side direction) const noexcept { return &ours().passed[index(direction)]; }
-  // The next completion that the CPU may take. The completions that `waits` streams wait for follow only once the streams
+  // The next completion that the CPU may take. Completions for which `waits` streams wait follow only once the streams
   // have passed them.
   std::optional<soft_completion> poll(side direction, std::uint32_t waits);
 
-  // ---- The adapter's thread. True: something moved.
+  // ---- The adapter's thread
+  // Returns true if something was moved.
   bool advance();
 
  private:
@@ -112,9 +113,9 @@ class soft_pair {
   const unsigned most_[2];
   bool is_registered_ = false;
 
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // guards everything below
   std::optional<triggered::shared_memory> theirs_;
-  std::deque<soft_work> sends_;  // that have not completed: the first is number `left_` + 1
+  std::deque<soft_work> sends_;  // not completed yet; the first is number `left_` + 1
   std::deque<soft_work> receives_;
   std::uint32_t prepared_ = 0, gathered_ = 0, left_ = 0, got_ = 0;
   std::deque<soft_completion> done_[2];
@@ -122,7 +123,7 @@ class soft_pair {
   std::uint32_t polled_[2] = {0, 0};
 };
 
-// Runs the pair on the adapter thread until its last other owner drops it. Starts the thread.
+// Runs the pair on the adapter thread until its last other owner releases it. Starts the thread.
 void attach_to_adapter(const std::shared_ptr<soft_pair>& pair);
 
 // A part of a message for the CPU. ENOTSUP: GPU memory that cannot be mapped.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The word operations that every descriptor is translated to: writes and waits, by a stream or by the CPU.
+// The word operations into which every descriptor is translated: writes and waits, by a stream or by the CPU.
 #pragma once
 
 #include <vector>
@@ -21,9 +21,9 @@ struct word_op {
 status gather_send(const gds_send_request_t* request, std::vector<word_op>& ops);
 status gather_wait(const gds_wait_request_t* request, std::vector<word_op>& ops);
 
-// In order; nothing is queued if one of them cannot be.
+// In order. If one of them cannot be queued, none is.
 status post_on_stream(cu::stream_t stream, const std::vector<word_op>& ops);
-// Returns when all is done; waits spin.
+// Returns when everything is done; waits spin.
 status post_on_cpu(const std::vector<word_op>& ops);
 
 }  // namespace pl::gds

@@ -19,7 +19,7 @@ constexpr const char* kOtherKind = "ompi_mpi_comm_world";
 constexpr const char* kWanted = "libpeerlane-mpi-ompi.so";
 #endif
 
-// An MPI that was loaded for one module of a program (Python does that) is promoted to all.
+// Python loads MPI for one module only; such an MPI is made visible to all.
 [[gnu::constructor]] void promote() {
   for (const char* name : kNames)
     if (dlopen(name, RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL) != nullptr) return;

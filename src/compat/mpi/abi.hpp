@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The MPI library that this one is preloaded over: its header, and the symbols that must not be bound at load time. A
-// preloaded library is loaded into every process under mpirun, also into shells without MPI, and Python loads MPI where
-// other libraries do not see it. So nothing here links libmpi: functions are bound at their first call, and the library's
-// objects are looked up.
+// The MPI library over which this one is preloaded: its header, and the symbols that must not be bound at load time. A
+// preloaded library is loaded into every process under mpirun, including shells without MPI, and Python loads MPI where
+// other libraries do not see it. So nothing here links libmpi: functions are bound at their first call, and the
+// library's objects are looked up.
 #pragma once
 
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
-// Everything here is compiled as hidden, and not every mpi.h says that its functions are not.
+// Everything here is compiled as hidden, and not every mpi.h declares its functions otherwise.
 #pragma GCC visibility push(default)
 #include <mpi.h>
 #pragma GCC visibility pop
@@ -16,7 +16,7 @@
 
 namespace pl::mpi {
 
-// Makes the loaded libmpi visible to this library. Ends the process with a sentence if it is of the other kind.
+// Makes the loaded libmpi visible to this library. Ends the process with a message if it is of the other kind.
 void find_mpi();
 
 #ifdef OPEN_MPI

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI functions that work on buffers without a message: packing, reducing on this rank, and the buffer of buffered sends.
+// MPI functions that use buffers without a message: packing, reducing on this rank, and the buffer of buffered sends.
 #include "compat/mpi/guarded.hpp"
 
 using namespace pl::mpi;
 
 namespace {
 
-// The packed side starts at `position`, so that only bytes written there are copied. `call` is MPI's function with the two
-// pointers, the packed side's bytes and the position there.
+// The packed side starts at `position`, so that only bytes written there are copied. `call` is MPI's function with the
+// two pointers, the size of the packed side and the position there.
 template <class Count, class Size, class Call>
 int pack(const void* sendbuf, Count send_count, MPI_Datatype type, void* recvbuf, Size out_bytes, Size* position,
          MPI_Comm comm, Call call) {
@@ -64,7 +64,7 @@ int reduce_local(const void* sendbuf, void* in_out, Count count, MPI_Datatype ty
   });
 }
 
-// A buffer of device memory for buffered sends, in whose place MPI has host memory of the same size.
+// A device buffer for buffered sends, which MPI sees as host memory of the same size.
 struct attached {
   std::mutex mutex;
   void* device = nullptr;
@@ -91,7 +91,7 @@ int attach_buffer(void* buffer, Count bytes) {
   });
 }
 
-// MPI says which buffer it was by storing its address; the caller is to see the one that it attached.
+// MPI returns the buffer's address; the caller must get the one that it attached.
 template <auto Pmpi, class Count>
 int detach_buffer(void* address, Count* bytes) {
   const int code = Pmpi(address, bytes);

@@ -40,8 +40,8 @@ parts blocks(int n, const Count* counts, const Offset* offsets, const MPI_Dataty
   return out;
 }
 
-// Whether a buffer argument is device memory. With MPI_BOTTOM (and the null pointers of ranks on which an argument means
-// nothing) `significant` tells which parts count on this rank.
+// Whether a buffer argument is device memory. With MPI_BOTTOM (and the null pointers of ranks on which an argument has
+// no meaning) `significant` returns the parts that count on this rank.
 template <class Significant>
 bool concerns(const void* buffer, Significant significant) {
   if (!driver_is_there() || buffer == MPI_IN_PLACE) return false;
@@ -70,8 +70,8 @@ struct neighbours {
 inline MPI_Request* request_among(MPI_Request* request) { return request; }
 inline MPI_Request* request_among(MPI_Info, MPI_Request* request) { return request; }
 
-// `prepare` fills in the record, `call` gets the pointers for MPI. With a request the copy back waits for its completion,
-// and a persistent one is copied at each start too.
+// `prepare` fills in the record, `call` gets the pointers for MPI. With a request, the copy back waits for its
+// completion, and a persistent one is copied at each start too.
 template <class Prepare, class Call, class... Request>
 int collective(MPI_Comm comm, Prepare prepare, Call call, Request... request) {
   return guarded(comm, [&] {

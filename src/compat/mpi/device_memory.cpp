@@ -18,8 +18,8 @@
 namespace pl::mpi {
 namespace {
 
-// State of the process while it passes device memory to MPI. On the heap and never destroyed: MPI calls may come from other
-// libraries' destructors.
+// State of the process while it passes device memory to MPI. On the heap and never destroyed, because destructors of
+// other libraries may call MPI.
 struct devices {
   explicit devices(std::size_t idle_limit) : pool(idle_limit) {}
   std::uint32_t epoch = 0;

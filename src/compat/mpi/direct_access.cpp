@@ -46,7 +46,7 @@ int describe(const origin_buffer& buffer, rows_of_argument& out) {
   return MPI_SUCCESS;
 }
 
-// Within the window, or MPI_ERR_RMA_RANGE.
+// Checks that it is within the window; otherwise MPI_ERR_RMA_RANGE.
 int describe(const window_target& target, const target_place& place, rows_of_argument& out) {
   if (const int code = check(place.count, place.type); code != MPI_SUCCESS) return code;
   if (place.offset < 0) return MPI_ERR_DISP;
@@ -92,7 +92,7 @@ int begin(window& window, const target_place& place, rows_of_argument& out) {
   return window.enter(place.rank) ? MPI_SUCCESS : MPI_ERR_RMA_SYNC;
 }
 
-// Elements of a predefined type side by side in host memory, as MPI_Reduce_local takes them.
+// Contiguous elements of a predefined type in host memory, as MPI_Reduce_local takes them.
 class elements {
  public:
   int make(MPI_Datatype type, std::uint64_t device, std::size_t bytes) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One-sided operations on direct targets (windows.hpp). All arguments are checked before a byte moves, and an operation is
-// done when its call returns. Every int is an MPI error code, for which no error handler has run.
+// One-sided operations on direct targets (windows.hpp). All arguments are checked before a byte moves, and an operation
+// is complete when its call returns. Every int is an MPI error code, for which no error handler has run.
 #pragma once
 
 #include "compat/mpi/windows.hpp"
@@ -23,7 +23,7 @@ struct target_place {
 
 int put_directly(window& window, const origin_buffer& source, const target_place& place);
 int get_directly(window& window, const origin_buffer& destination, const target_place& place);
-// `result`, if not null, gets what was there before. Atomic for each element with regard to the other accumulates.
+// `result`, if not null, receives the previous content. Atomic for each element with respect to other accumulates.
 int accumulate_directly(window& window, const origin_buffer& source, const origin_buffer* result, const target_place& place,
                         MPI_Op op);
 int compare_and_swap_directly(window& window, const void* source, const void* compare, void* result,

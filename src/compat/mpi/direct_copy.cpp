@@ -12,10 +12,10 @@
 namespace pl::mpi {
 namespace {
 
-constexpr std::uint64_t kOfferedNs = 200'000;  // at least: the time that 3 MiB take through the ring
-constexpr std::uint64_t kRingBytesOfNs = 15;   // about: GB/s
-constexpr std::uint64_t kLifeNs = 2'000'000;   // between two looks at whether the receiver lives
-constexpr unsigned kMaxSkipped = 256;          // messages without an offer, after several in vain
+constexpr std::uint64_t kOfferedNs = 200'000;  // minimum: the time that 3 MiB take through the ring
+constexpr std::uint64_t kRingBytesOfNs = 15;   // approximately, which is GB/s
+constexpr std::uint64_t kLifeNs = 2'000'000;   // between two checks whether the receiver is alive
+constexpr unsigned kMaxSkipped = 256;          // messages without an offer, after several unsuccessful ones
 constexpr unsigned kPollsAwake = 200;
 
 std::uint64_t g_offered_ns = kOfferedNs;
@@ -31,14 +31,14 @@ void relax(unsigned polls) {
   else sched_yield();
 }
 
-// Of the senders' threads, which the receiver's words do not concern.
+// For the senders' threads; the receiver's words do not matter here.
 bool skips_this_one(receiver& peer) noexcept {
   unsigned left = peer.direct_skips.load(std::memory_order_relaxed);
   while (left != 0 && !peer.direct_skips.compare_exchange_weak(left, left - 1, std::memory_order_relaxed)) {}
   return left != 0;
 }
 
-// One offer in vain says nothing of a receiver that has taken some: it was busy.
+// One unsuccessful offer does not count against a receiver that has taken some: it was busy.
 void note(receiver& peer, bool was_taken) noexcept {
   if (was_taken) peer.has_taken_directly.store(true, std::memory_order_relaxed);
   const unsigned failed = was_taken ? 0 : std::min(peer.direct_failures.load(std::memory_order_relaxed) + 1, 8u);
@@ -79,11 +79,11 @@ bool send_directly(const outgoing_message& message, const pieces& device_rows) {
     const auto now = slot.direct.load(std::memory_order_acquire);
     if (now == direct_state::done) return note(*message.peer, true), true;
     if (now == direct_state::refused) return note(*message.peer, false), false;
-    if (slot.is_done.load(std::memory_order_acquire) != 0) return true;  // it is not wanted
+    if (slot.is_done.load(std::memory_order_acquire) != 0) return true;  // the receiver does not want it
     const std::uint64_t now_ns = monotonic_ns();
     if (now == direct_state::offered && now_ns - begin_ns > patience_ns) {
       const std::uint64_t work_now = work_of(*message.peer);
-      if (work_now != work) begin_ns = now_ns, work = work_now;  // it comes to this one in its turn
+      if (work_now != work) begin_ns = now_ns, work = work_now;  // it will reach this message in its turn
       else if (exchange(slot, direct_state::offered, direct_state::withdrawn)) return note(*message.peer, false), false;
     }
     if (now_ns - looked_ns > kLifeNs) {

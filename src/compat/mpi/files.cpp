@@ -16,7 +16,7 @@ int guarded_file(MPI_File file, Work work) {
   return guarded_with([file](int code) { return raise_on(file, code); }, std::move(work));
 }
 
-// `place...` is the file, and for some functions an offset in it.
+// `place...` is the file and, for some functions, an offset in it.
 template <auto Pmpi, class Count, class... Place>
 int read_file(void* buffer, Count count, MPI_Datatype type, MPI_Status* wanted, MPI_File file, Place... place) {
   if (!on_device(buffer, count, type)) [[likely]]

@@ -9,8 +9,8 @@
 
 namespace pl::mpi {
 
-// For calls with device memory: `work` returns an MPI error code, and C programs get no exception. `raise_error` runs the
-// error handler of the call's communicator, window or file, whose handles may be of one type.
+// For calls with device memory: `work` returns an MPI error code, and C programs get no exception. `raise_error` runs
+// the error handler of the call's communicator, window or file, whose handles may have the same type.
 template <class Raise, class Work>
 int guarded_with(Raise raise_error, Work work) {
   requests().progress();

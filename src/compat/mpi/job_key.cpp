@@ -12,7 +12,7 @@
 namespace pl::mpi {
 namespace {
 
-// When the process began, in the kernel's ticks: process numbers are given out again.
+// When the process began, in the kernel's ticks, because process numbers are reused.
 std::string start_of(pid_t process) {
   std::ifstream file(format("/proc/%d/stat", process));
   std::string text;

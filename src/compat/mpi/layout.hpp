@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The byte layout of an MPI datatype. Only its bytes are copied: the gaps may belong to other messages or to a running
-// kernel.
+// The byte layout of an MPI datatype. Only its bytes are copied, because the gaps may belong to other messages or to a
+// running kernel.
 #pragma once
 
 #include <cstddef>
@@ -24,12 +24,12 @@ struct layout {
   pieces rows_of(std::size_t count) const;
 };
 
-// ENOTSUP for a distributed array (MPI_Type_create_darray), for types made by large-count constructors and for types that
-// are not homogeneous bytes. Derived types are taken apart once and remembered with the type.
+// ENOTSUP for a distributed array (MPI_Type_create_darray), for types made by large-count constructors, and for types
+// that are not homogeneous bytes. Derived types are decomposed once and cached with the type.
 result<layout> layout_of(MPI_Datatype type);
 
-// A type of bytes with the layout of `type`, which keeps it and frees it with itself; `type` where it has no gaps or cannot
-// be taken apart. MPICH refuses to receive a part of an element into a type with gaps, and a header may end within one.
+// A type of bytes with the layout of `type`, which owns it; `type` itself if it has no gaps or cannot be decomposed.
+// MPICH refuses to receive a part of an element into a type with gaps, and a header may end within one.
 MPI_Datatype byte_twin(MPI_Datatype type);
 
 }  // namespace pl::mpi

@@ -26,11 +26,11 @@ void* hold_last_object() {
 
 }  // namespace
 
-// Uses no lock of ours: a library's constructor may call MPI while its thread holds the dynamic linker's lock, and a holder
-// of our lock would wait for that one.
+// Uses no lock of ours: a library's constructor may call MPI while its thread holds the dynamic linker's lock, and a
+// holder of our lock would wait for that one.
 bool detect_driver() noexcept {
-  // The mark is set before the search: a library that is loaded in between stands behind the mark, where the next call finds
-  // it.
+  // The mark is set before the search: a library that is loaded in between comes after the mark, where the next call
+  // finds it.
   void* const last = hold_last_object();
   const link_map* entry = nullptr;
   if (last != nullptr && dlinfo(last, RTLD_DI_LINKMAP, &entry) != 0) entry = nullptr;

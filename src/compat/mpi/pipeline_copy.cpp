@@ -21,15 +21,15 @@ namespace {
 
 constexpr std::uint64_t kMinChunk = 256 * 1024, kMaxChunk = 2u << 20;
 constexpr std::size_t kUnderWay = 2;
-constexpr std::uint64_t kStallNs = 5'000'000;  // nothing was taken for so long: the receiver does something else
-constexpr std::uint64_t kLookNs = 2'000'000;   // between two looks at whether the sender lives
+constexpr std::uint64_t kStallNs = 5'000'000;  // nothing was taken for this long: the receiver is busy with something else
+constexpr std::uint64_t kLookNs = 2'000'000;   // between two checks whether the sender is alive
 
-// The ramp of a pipeline is one chunk on either side, its overhead some microseconds a chunk.
+// A pipeline starts and ends with one chunk on either side, and costs several microseconds a chunk.
 std::uint64_t chunk_of(std::uint64_t bytes, std::uint64_t ring) {
   return std::min(std::clamp(bytes / 8, kMinChunk, kMaxChunk), std::max<std::uint64_t>(ring / 4, 4096));
 }
 
-// Waits a little longer each time; ranks often share their CPUs.
+// Waits a little longer each time, because ranks often share their CPUs.
 class patience {
  public:
   void wait() {
@@ -66,12 +66,12 @@ void copy_on_host(const pieces& rows, const std::byte* packed) {
       std::memcpy(reinterpret_cast<void*>(one.offset + static_cast<std::ptrdiff_t>(row * one.pitch)), packed, one.row_bytes);
 }
 
-// Copies of chunks, which end in their order. Each then moves a word of the slot to its chunk's end.
+// Copies of chunks, which end in order. Each then moves a word of the slot to its chunk's end.
 class chunks_under_way {
  public:
   explicit chunks_under_way(std::atomic<std::uint64_t>& word) : word_(word) {}
   bool empty() const noexcept { return chunks_.empty(); }
-  // Waits for the oldest one where there are enough then.
+  // Waits for the oldest copy if enough are in flight.
   status add(copy::completion begun, std::uint64_t end) {
     chunks_.push_back({std::move(begun), end});
     return chunks_.size() == kUnderWay ? end_oldest() : status();
@@ -149,7 +149,7 @@ class sending {
     const std::uint64_t now = monotonic_ns();
     if (stalled_since_ == 0 || taken != last_taken_) stalled_since_ = now, last_taken_ = taken;
     if (now - stalled_since_ > kStallNs) {
-      // A message to a process that has ended ends, as an eager one of MPI's would.
+      // A message to a process that has ended completes, as an eager one of MPI's would.
       if (!pipeline_peers::has_receiver(message_)) return void(is_for_nobody_ = true);
       // Without memory for it the message waits for its receiver, as a large one of MPI's would.
       if (auto tail = peers_.add_tail(message_, begun_)) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The other processes of this host that have the same library preloaded: who they are, and the memory shared with them.
 //
-// A process whose receives all pass through this library says so by a socket with a name that only its job knows and that
-// the kernel vouches for (it tells who listens). A sender that finds no such socket, or another user's, sends as without it.
-// Connecting needs nothing of the receiver, which may be busy: it accepts when a header or a probe makes it look.
+// A process whose receives all pass through this library announces itself by a socket with a name that only its job
+// knows; the kernel says who listens there. A sender that finds no such socket, or another user's, sends as usual.
+// Connecting requires nothing of the receiver, which may be busy: it accepts when a header or a probe makes it look.
 //
-// Threads: all calls are thread-safe. Nobody waits here.
+// All calls are thread-safe, and none waits.
 #pragma once
 
 #include <map>
@@ -91,14 +91,14 @@ class pipeline_peers {
   static result<std::unique_ptr<pipeline_peers>> open(const std::string& job_key, int rank, int ranks,
                                                       const options& wanted);
 
-  // Begins a message to a rank of this job; empty: it goes another way (the rank is on another host or does not have this
-  // library, or slots or memory are used up).
+  // Begins a message to a rank of this job. Empty if it must take another path (the rank is on another host or lacks
+  // this library, or slots or memory are exhausted).
   std::optional<outgoing_message> begin(int rank, int tag, std::uint64_t bytes);
   // Memory for the rest of a message, from byte `from` on. ENOMEM, EMFILE, or what the connection says.
   result<std::shared_ptr<send_segment>> add_tail(const outgoing_message& message, std::uint64_t origin);
   // False: the receiver's process has ended.
   static bool has_receiver(const outgoing_message& message) noexcept;
-  // Nobody writes the message's data any more: its memory is free as soon as the receiver says so.
+  // Nobody writes the message's data any more: its memory is free once the receiver says so.
   void end_writing(const outgoing_message& message);
   // The message was never sent, or was cancelled.
   void withdraw(const outgoing_message& message);

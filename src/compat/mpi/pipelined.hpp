@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pipeline under MPI's matching: which messages take it, how a header is recognised, and the statuses that MPI gave for
-// a header put right. Everything here is for calls of C functions; a process whose Fortran bindings could receive a header
-// does not take part (begin_pipeline).
+// The pipeline below MPI's matching: which messages use it, how a header is recognised, and how the statuses that MPI
+// returns for a header are corrected. Everything here is for calls of C functions; a process whose Fortran bindings
+// could receive a header does not take part (begin_pipeline).
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ void end_pipeline() noexcept;
 
 inline bool pipeline_is_on() noexcept { return detail::g_pipeline.load(std::memory_order_acquire) != nullptr; }
 
-// Whether a receive could get a header. One that is smaller is too small for the message too, and MPI says so.
+// Whether a receive could get a header. A smaller one is too small for the message too, and MPI reports that.
 template <class Count>
 bool may_get_header(Count count, MPI_Datatype type) {
   if (!pipeline_is_on() || count <= 0) [[likely]]
@@ -87,8 +87,8 @@ class host_target {
   bool is_kept_ = false;
 };
 
-// MPI has ended a receive: if it got a header, the message is taken in and the status says its true size; else device memory
-// gets what the stand-in has got. An MPI code.
+// MPI has ended a receive: if it got a header, receives the message and puts its true size into the status; otherwise
+// copies what the stand-in received to device memory. Returns an MPI code.
 int finish_receive(staged& device, MPI_Status& status);
 int finish_receive(const host_target& host, MPI_Status& status);
 // The same where MPI does not say how much it received: the whole stand-in is stored, in which everything was before.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public copy of a window's device memory, in host memory, where any MPI reaches it: MPI's separate memory model, in
-// which the owner's loads and stores and the others' puts meet at synchronization calls only.
+// The public copy of a window's device memory, in host memory, where any MPI reaches it: MPI's separate memory model,
+// in which the owner's accesses and the others' puts meet only at synchronization calls.
 //
-// Each side's changes since the last meeting are found by a third copy, so that neither undoes the other's. All of the
-// window passes the CPU at each call.
+// A third copy reveals each side's changes since the last synchronization, so that neither undoes the other's. All of
+// the window passes through the CPU at each call.
 //
-// Threads: one at a time, the owner's. MPI may write to data() meanwhile.
+// One thread at a time, the owner's. MPI may write to data() meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ class public_copy {
   // Of this device memory, as it is now. ENOMEM; EINVAL: it is not within one allocation.
   static result<std::unique_ptr<public_copy>> make(std::uint64_t device, std::size_t bytes);
   std::byte* data() const noexcept { return public_.data(); }
-  // What the owner has changed, to the public copy.
+  // Copies what the owner has changed to the public copy.
   status publish();
-  // What others have changed there, to device memory.
+  // Copies what others have changed there to device memory.
   status adopt();
 
  private:

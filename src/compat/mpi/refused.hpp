@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations that this library cannot do for device memory: an error that says so, where MPI would fault.
+// Operations that this library cannot do for device memory: they return an error, where MPI would fault.
 #pragma once
 
 #include <initializer_list>

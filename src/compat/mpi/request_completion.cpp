@@ -200,7 +200,7 @@ int MPI_Testsome(int n, MPI_Request* list, int* ended, int* indices, MPI_Status*
   return end_some(held, *ended, indices, list, status.get(), code);
 }
 
-// Tells of the end without ending the request: the data must be there already, and is not stored a second time later, when
+// Reports the end without completing the request: the data must be there already, and is not stored again later, when
 // the program may have written to the buffer.
 int MPI_Request_get_status(MPI_Request request, int* flag, MPI_Status* wanted) {
   auto entry = nothing_to_do() || request == request_null() ? nullptr : requests().take(request);
@@ -217,7 +217,7 @@ int MPI_Request_get_status(MPI_Request request, int* flag, MPI_Status* wanted) {
   return code;
 }
 
-// MPI would go on with a request that we then could not ask about: it is freed when it has ended.
+// MPI would continue a request that we could then no longer query, so it is freed when it has ended.
 int MPI_Request_free(MPI_Request* request) {
   auto entry = nothing_to_do() || *request == request_null() ? nullptr : requests().take(*request);
   if (entry == nullptr || !entry->is_active) return PMPI_Request_free(request);

@@ -6,8 +6,8 @@
 
 namespace pl::mpi {
 
-// Holds the records of these requests while MPI may end them: as soon as it has, another thread's new request may get the
-// same handle. What has not ended goes back to the table at the end.
+// Holds the records of these requests while MPI may complete them: once it has, another thread's new request may get
+// the same handle. What has not completed goes back to the table at the end.
 class completing {
  public:
   completing(std::size_t n, const MPI_Request* list);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of MPI requests whose buffers are stand-ins or that may be pipelined, from the call that makes them to the
-// one that completes them.
+// What is known of MPI requests whose buffers are stand-ins or that may be pipelined, from the call that creates them
+// to the one that completes them.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One buffer argument of an MPI call: the caller's own, or host memory that stands for device memory. The stand-in has the
-// same layout, so every other argument of the call stays what it was.
+// One buffer argument of an MPI call: the caller's own, or host memory that replaces device memory. The stand-in has
+// the same layout, so all other arguments of the call stay the same.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct part {
   MPI_Datatype type;
 };
 
-// Tells of a buffer that cannot be used; the MPI code for it.
+// Reports a buffer that cannot be used, and returns the MPI code for it.
 int report_buffer(const char* description, const failure& reason);
 
 // Whether any of the addresses that MPI_BOTTOM with these parts stands for is device memory.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-ins of a one-sided operation that MPI has under way. Its window's synchronization ends it, and its request, if it
-// has one: whichever comes first.
+// Stand-ins of a one-sided operation that MPI has in progress. Its window's synchronization or its request, if it has
+// one, completes it, whichever comes first.
 #pragma once
 
 #include <mutex>

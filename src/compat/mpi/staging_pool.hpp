@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pinned host memory that is used again and again: pinning costs 0.1 ms and more, a message 1 us.
+// Pinned host memory that is reused: pinning costs 0.1 ms and more, a message 1 us.
 #pragma once
 
 #include <cstddef>

@@ -170,7 +170,7 @@ result<MPI_Datatype> element_type(MPI_Datatype type) {
   for (std::size_t i = 1; out && i < contents.types.size(); ++i) {
     auto other = element_type(contents.types[i]);
     if (!other) return other;
-    if (*other != *out) return failure{EINVAL, "an accumulate takes a datatype that is made of one predefined type alone"};
+    if (*other != *out) return failure{EINVAL, "an accumulate takes a datatype that consists of a single predefined type"};
   }
   return out;
 }

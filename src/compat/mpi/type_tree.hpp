@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An MPI datatype taken apart: MPI tells how a type was made, level by level.
+// Decomposes an MPI datatype: MPI tells how a type was made, level by level.
 #pragma once
 
 #include "compat/mpi/layout.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI functions that synchronize windows: MPI's own, and beside it what direct targets, public copies and stand-ins need.
+// MPI functions that synchronize windows: MPI's own, plus what direct targets, public copies and stand-ins need.
 #include "compat/mpi/windows.hpp"
 
 using namespace pl::mpi;

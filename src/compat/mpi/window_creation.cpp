@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Windows: how they begin and end, and what they say of their memory.
+// Windows: their creation and end, and what they say of their memory.
 #include <algorithm>
 #include <cstring>
 

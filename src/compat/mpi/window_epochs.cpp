@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A window's epochs at direct targets. Operations there are done when their calls return: so what remains is when they may
-// begin, and that a target learns of their end.
+// A window's epochs at direct targets. Operations there are complete when their calls return, so what remains is when
+// they may begin, and that a target learns of their end.
 #include <thread>
 
 #include "base/clock.hpp"
@@ -12,7 +12,7 @@ namespace {
 constexpr int kPosted = 1, kCompleted = 2;  // tags of empty messages
 constexpr std::uint64_t kAwakeNs = 200'000;
 
-// Other ranks may wait for our MPI to move on, as long as we wait for them.
+// Other ranks may need progress of our MPI while we wait for them.
 void let_mpi_progress(MPI_Comm comm) {
   int flag = 0;
   PMPI_Iprobe(MPI_ANY_SOURCE, kPosted, comm, &flag, MPI_STATUS_IGNORE);

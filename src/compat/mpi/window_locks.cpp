@@ -21,7 +21,7 @@ void make_robust(pthread_mutex_t& out) {
   pthread_mutexattr_destroy(&kind);
 }
 
-// What its holder was doing is whole to the last byte or of no use to anybody: the next one goes on.
+// What its holder was doing is either complete to the last byte or of no use to anybody, so the next one continues.
 void lock(pthread_mutex_t& mutex) {
   if (pthread_mutex_lock(&mutex) == EOWNERDEAD) pthread_mutex_consistent(&mutex);
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Locks of a window's targets in memory that all its ranks share: MPI's exclusive and shared locks of passive targets, and
-// one for accumulates, which are atomic for each element. The target takes no part in either.
+// Locks of a window's targets in memory that all its ranks share: MPI's exclusive and shared locks of passive targets,
+// and one for accumulates, which are atomic for each element. The target takes no part in either.
 //
-// A process that dies holds nothing: the kernel passes a robust mutex on, and who waits for an MPI lock looks whether its
-// holders live.
+// A process that dies holds nothing: the kernel passes a robust mutex on, and whoever waits for an MPI lock checks
+// whether its holders are alive.
 //
-// Threads: all calls are thread-safe, but a rank holds one MPI lock of a target at a time, as MPI demands.
+// Thread-safe, but a rank holds only one MPI lock of a target at a time, as MPI requires.
 #pragma once
 
 #include <pthread.h>
@@ -28,7 +28,7 @@ class window_locks {
   // Makes this process known as `rank`; every rank does it before any takes a lock.
   window_locks(void* memory, int ranks, int rank) noexcept;
 
-  // False: another rank holds one that excludes it.
+  // Returns false if another rank holds one that excludes it.
   bool try_lock(int target, bool is_exclusive) noexcept;
   void unlock(int target) noexcept;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory of a window, as other processes of this host reach it: CUDA IPC maps it into them, and their copies need
-// nothing of its owner.
+// Device memory of a window as other processes of this host reach it: CUDA IPC maps it there, and their copies need
+// nothing from its owner.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct exported_memory {
 // EINVAL: the bytes leave their allocation. ENOTSUP: CUDA IPC does not export this memory (VMM, pools).
 result<exported_memory> export_memory(address_range bytes);
 
-// Move-only. The owner's memory is not returned to the GPU before this ends.
+// Move-only. The owner's memory is not returned to the GPU before this object is destroyed.
 class imported_memory {
  public:
   imported_memory() = default;

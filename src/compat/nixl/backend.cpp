@@ -39,7 +39,7 @@ abi::status code_of(const failure& reason) {
   }
 }
 
-// NIXL tells its user the status only: the reason goes to stderr.
+// NIXL passes only the status to its user, so the reason goes to stderr.
 abi::status refuse(const char* action, const failure& reason) {
   log_line(log_level::error, "NIXL backend PEERLANE: %s: %s", action, reason.message.c_str());
   return code_of(reason);
@@ -87,7 +87,7 @@ backend::backend(const abi::engine_options& options)
   }
 }
 
-// In a forked child threads, sockets and channels are the parent's: nothing of them is ended, or used.
+// In a forked child, threads, sockets and channels are the parent's: none of them is closed or used.
 backend::~backend() {
   if (is_forked()) {
     static_cast<void>(server_.release());
@@ -195,7 +195,7 @@ abi::status backend::get_conn_info(std::string& out) const {
 
 abi::status backend::load_remote_conn_info(const std::string& agent, const std::string& info) {
   if (is_forked()) return refuse_child();
-  // Whom this backend does not reach, another one may: NIXL goes on where the answer is "not supported", and there only.
+  // Another backend may reach an agent that this one does not: NIXL continues only if the answer is "not supported".
   const auto leave = [&agent](const failure& reason) {
     (void)refuse(format("agent '%s' is left to other backends", agent.c_str()).c_str(), reason);
     return abi::status::not_supported;

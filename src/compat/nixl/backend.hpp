@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backend that a NIXL agent creates as "PEERLANE": host and GPU memory of this process and of other agents of this host,
-// moved by DMA channels; notifications by unix sockets.
+// The backend that a NIXL agent creates as "PEERLANE": host and GPU memory of this process and of other agents on this
+// host, moved by DMA channels; notifications by unix sockets.
 //
-// Thread-safe as far as NIXL asks for it: any calls may run beside each other but for those on one request.
+// As thread-safe as NIXL requires: calls may run concurrently, except for those on one request.
 #pragma once
 
 #include <map>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A list of copies between memories that this process reaches, compiled once and run any number of times: blocks for the
-// GPUs' channels, moves for the CPU where both sides are host memory.
+// A list of copies between memories that this process reaches, compiled once and run any number of times: blocks for
+// the GPUs' channels, moves for the CPU if both sides are host memory.
 //
 // One thread at a time.
 #pragma once
@@ -29,9 +29,9 @@ class copy_list {
   status add(const side& destination, const side& source, std::uint64_t size_bytes, int peer = 0);
 
   status begin();
-  // True: it has ended; an error: it has ended so.
+  // Returns true if it has ended, and an error if it has failed.
   result<bool> test();
-  // Waits for what is under way; stops a channel that does not end.
+  // Waits for what is in progress; stops a channel that does not end.
   void end() noexcept;
 
   std::uint64_t size_bytes() const noexcept { return size_bytes_; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves between host memories, of this process or with another one (process_vm_readv and _writev): short lists at once, long
-// ones by several threads, which take batches of them in turn.
+// Moves between host memories, of this process or with another one (process_vm_readv and _writev): short lists at once,
+// long ones by several threads, which take batches of them in turns.
 #pragma once
 
 #include <sys/types.h>

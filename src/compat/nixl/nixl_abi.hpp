@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NIXL's interface for backends as its wheels have it in memory (versions 1.0 to 1.5, plug-in interface 1): the order of the
-// virtual functions and the layout of what passes through them, in our own names. The wheel ships no headers; the tests
-// compare this file with the wheel that is installed (test/compat/nixl).
+// NIXL's interface for backends as its wheels have it in memory (versions 1.0 to 1.5, plug-in interface 1): the order
+// of the virtual functions and the layout of what passes through them, in our own names. The wheel contains no headers;
+// the tests compare this file with the installed wheel (test/compat/nixl).
 //
 // Both sides use the C++ standard library's types by value and by reference (the cxx11 ABI of libstdc++).
 #pragma once
@@ -43,7 +43,7 @@ using parameters = std::unordered_map<std::string, std::string>;
 using memory_types = std::vector<memory_type>;
 using notifications = std::vector<std::pair<std::string, std::string>>;  // agent, message
 
-// What the agent keeps for registered or remote memory and hands back; it looks into none of them.
+// What the agent stores for registered or remote memory and passes back; it does not read any of it.
 class metadata {
  public:
   virtual ~metadata() = default;

@@ -42,7 +42,7 @@ status send_all(int socket, const char* bytes, std::size_t count, int flags) {
   return {};
 }
 
-// The patience is for a whole message: who sends a byte now and then does not hold the reader.
+// The limit applies to a whole message: sending a byte now and then does not hold the reader.
 std::uint64_t end_of_patience_ns() { return monotonic_ns() + std::uint64_t{kPatienceMs} * 1'000'000; }
 
 status receive_all(int socket, char* bytes, std::size_t count, std::uint64_t end_ns) {
@@ -89,7 +89,7 @@ status send_message(int socket, message type, std::uint64_t id, std::int32_t cod
 }
 
 result<received> receive_message(int socket, std::uint64_t max_payload_bytes) {
-  constexpr std::size_t kPartBytes = 4 << 20;  // a length that is said takes no memory: the bytes do
+  constexpr std::size_t kPartBytes = 4 << 20;  // only received bytes take memory, not an announced length
   received out;
   std::uint64_t end_ns = end_of_patience_ns();
   if (auto got = receive_all(socket, reinterpret_cast<char*>(&out.head), sizeof out.head, end_ns); !got) return got.error();
@@ -163,7 +163,7 @@ result<std::optional<received>> receive_part(int socket, std::string& begun, std
   }
 }
 
-// Of a secret, too: without random bytes there is none (an exception).
+// Also used for a secret: without random bytes it throws.
 std::string random_text() {
   std::random_device random;
   std::string out;

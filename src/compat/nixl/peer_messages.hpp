@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What two agents of one host say to each other by an abstract unix socket, and what an agent's metadata says of it.
+// The messages between two agents of one host over an abstract unix socket, and what an agent's metadata says of it.
 //
 //   hello            first on every connection: the secret of the metadata, and who speaks
 //   want_memory      answered by memory: its pieces, then one descriptor for each (dma/shared_region.hpp)
 //   notify           a notification
-//   offer_memory     GPU memory of the speaker, with descriptors, for copies that it will ask for; drop_memory ends it
-//   copy             between offered memory and host memory of the listener, by the listener's channels; answered by copied
+//   offer_memory     GPU memory of the sender, with descriptors, for copies that it will request; drop_memory ends it
+//   copy             between offered memory and host memory of the receiver, by the receiver's channels; answered by copied
 #pragma once
 
 #include <algorithm>
@@ -40,22 +40,22 @@ struct copy_block {
   std::uint64_t size_bytes = 0;
 };
 
-// EPIPE, ECONNRESET: the other end is gone; ETIMEDOUT: it takes nothing for 10 s.
+// EPIPE, ECONNRESET: the other end is gone. ETIMEDOUT: it reads nothing for 10 s.
 status send_message(int socket, message type, std::uint64_t id, std::int32_t code, std::span<const char> payload);
 struct received {
   frame head;
   std::string payload;
 };
-// Of whom one knows nothing yet, and of one's peers.
+// Limits for unknown senders, and for peers.
 inline constexpr std::uint64_t kMaxGreetingBytes = 64u << 10, kMaxPayloadBytes = std::uint64_t{1} << 30;
-// EPROTO: not one of ours, or a longer one.
+// EPROTO if it is not one of ours, or too long.
 result<received> receive_message(int socket, std::uint64_t max_payload_bytes = kMaxPayloadBytes);
-// What has come so far of a message is in `begun`, which takes no more memory than that; nothing: the rest is to come. Does
-// not wait, and takes a bounded part of a long message at a time. ENOMEM.
+// Receives the next part of a message into `begun`, which takes no more memory than has arrived; returns nothing if
+// more is to come. Does not wait, and takes a bounded part of a long message at a time. ENOMEM.
 result<std::optional<received>> receive_part(int socket, std::string& begun, std::uint64_t max_payload_bytes);
-// A message as it goes over the connection.
+// A message as sent over the connection.
 std::string encode_message(message type, std::uint64_t id, std::int32_t code, std::span<const char> payload);
-// As much of `bytes` as goes without waiting, which is taken off.
+// Sends as much of `bytes` as possible without waiting, and removes it.
 status send_part(int socket, std::string& bytes);
 inline constexpr int kPatienceMs = 10'000;
 void limit_waits(int socket);

@@ -21,7 +21,7 @@
 namespace pl::nixl {
 namespace {
 
-// What a notification takes, one without text too.
+// What a notification counts, even one without text.
 std::size_t counted_bytes(const std::string& text) { return text.size() + 256; }
 
 }  // namespace
@@ -123,7 +123,7 @@ void peer_server::work() {
     for (const auto& one : connections_) asked.push_back({one->socket.get(), events_of(*one), 0});
     for (const auto& one : watched) {
       asked.push_back({one->socket(), POLLIN, 0});
-      asked.push_back({one->process_descriptor(), POLLIN, 0});  // a negative one is passed over
+      asked.push_back({one->process_descriptor(), POLLIN, 0});  // poll() ignores a negative one
     }
     const std::size_t known = connections_.size();
     const int ready = ::poll(asked.data(), asked.size(), wait_limit_ms());
@@ -171,7 +171,7 @@ void peer_server::close_ungreeted() {
                 [now](const auto& one) { return !one->has_greeted && now - one->since_ns > kGreetingPatienceNs; });
 }
 
-// Of the next poll: jobs are tested all the time, and the clock is looked at for who has not greeted.
+// Of the next poll: jobs are tested all the time, and the clock is checked for connections that have not greeted.
 int peer_server::wait_limit_ms() const {
   constexpr int kBetweenLooksMs = 100;
   if (!jobs_.empty()) return 0;
@@ -185,7 +185,7 @@ short peer_server::events_of(const connection& one) {
   return static_cast<short>((listens ? POLLIN : 0) | (one.answers.empty() ? 0 : POLLOUT));
 }
 
-// Of what has come, one message at most: the others have their turn then.
+// At most one message of what has arrived: the others have their turn then.
 status peer_server::receive(const std::shared_ptr<connection>& asker) {
   if (asker->offer) return go_on_with_offer(*asker);
   auto came = receive_part(asker->socket.get(), asker->begun, asker->has_greeted ? kMaxPayloadBytes : kMaxGreetingBytes);
@@ -211,7 +211,7 @@ void peer_server::cut_off(const std::shared_ptr<connection>& asker, const failur
   std::erase_if(jobs_, [&asker](const job& one) { return one.asker == asker; });
 }
 
-// What goes at once is gone when this returns.
+// Sends what is possible at once before this returns.
 status peer_server::queue(connection& asker, answer_part part) {
   constexpr std::size_t kEachBytes = 256;  // of a part without bytes, too
   const auto* const text = std::get_if<std::string>(&part);

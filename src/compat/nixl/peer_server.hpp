@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that answers other agents of this host: it hands over memory, takes notifications, runs copies into and out of
-// this process's host memory, and notices when an agent that we speak to has ended. It waits for nobody: a message comes in
-// parts, an answer that is not taken stays in the connection's queue, and whoever lets too much of that pile up is cut off.
+// The thread that answers other agents of this host: it hands over memory, takes notifications, runs copies into and
+// out of this process's host memory, and notices when an agent that we talk to has ended. It waits for nobody: a
+// message arrives in parts, an unread answer stays in the connection's queue, and a connection with too much of that is
+// closed.
 #pragma once
 
 #include <atomic>
@@ -111,11 +112,11 @@ class peer_server {
   std::uint64_t accepts_from_ns_ = 0;  // out of descriptors: not before
 };
 
-// Of connections that have not said the secret: whoever sees the socket's name can make some.
+// For connections that have not sent the secret, which anybody who sees the socket's name can make.
 inline constexpr std::size_t kMaxUngreeted = 64;
 inline constexpr std::uint64_t kGreetingPatienceNs = 5'000'000'000;
-// Of one that has: answers that it does not take, and notifications that nobody here has asked for yet. Behind the latter
-// it is not listened to until some are taken.
+// For connections that have: answers that it has not read, and notifications that nobody here has fetched. Beyond the
+// latter limit, it is not read until some are fetched.
 inline constexpr std::size_t kMaxAnswerBytes = 16u << 20, kMaxNotificationBytes = 64u << 20;
 
 }  // namespace pl::nixl

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Another agent of this host, as the one that speaks to it sees it: one connection for notifications and copies, and a short
-// one each time memory is asked for. Thread-safe.
+// Another agent of this host as seen by the one that talks to it: one connection for notifications and copies, and a
+// short one each time memory is requested. Thread-safe.
 #pragma once
 
 #include <unistd.h>
@@ -47,7 +47,8 @@ class peer {
                     bool is_write, const std::vector<copy_block>& blocks);
   void drop(std::uint64_t memory_id);
 
-  // Something of it has come, a part of a message perhaps; or the connection has ended. Does not wait. Of one thread.
+  // Something has arrived, perhaps a part of a message, or the connection has ended. Does not wait. Called by one
+  // thread.
   void receive();
   void lose() noexcept;
 
