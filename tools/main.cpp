@@ -197,8 +197,8 @@ void allow_launches() {
 // The first process of a container gets no signal that it has no handler for: ^C and `docker stop` would do nothing.
 [[noreturn]] void end_by_signal(int number) { _exit(128 + number); }
 
-// Signals that are ignored or blocked stay so in the programs that a process starts. With SIGCHLD ignored nobody could wait
-// for helpers, and with SIGTERM blocked nobody could end them.
+// Ignored or blocked signals stay so in the programs that a process starts. With SIGCHLD ignored nobody could wait for
+// helpers, and with SIGTERM blocked nobody could end them.
 void set_up_signals() {
   std::signal(SIGCHLD, SIG_DFL);
   sigset_t none;
@@ -259,7 +259,7 @@ int dispatch(int argc, char** argv) {
 }  // namespace pl::tools
 
 int main(int argc, char** argv) {
-  if (!pl::tools::fill_standard_descriptors()) return pl::tools::kExitFailed;  // nobody could read why
+  if (!pl::tools::fill_standard_descriptors()) return pl::tools::kExitFailed;  // nobody could read the reason
   pl::tools::raise_stack_limit();
   pl::tools::set_up_signals();
   // Benchmarks print for minutes: a reader of a pipe wants each line when it is known.

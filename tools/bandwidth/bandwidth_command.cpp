@@ -105,7 +105,7 @@ void print_head(gpu_set& gpus, const group& ranks, const bandwidth_options& opti
   std::fputs((compat_version_lines(environment.group_library) + compat_head(environment, style)).c_str(), stdout);
 }
 
-// Of ranks: those whose GPU has one of the UUIDs. Collective.
+// Chooses ranks: those whose GPU has one of the UUIDs. Collective.
 pair_choice choose_ranks(gpu_set& gpus, group& ranks, const bandwidth_options& options) {
   const std::string mine = gpus.uuid(ranks.local_rank() % gpus.count());
   const auto all = must(ranks.all_gather(std::as_bytes(std::span(mine))));
@@ -127,7 +127,7 @@ pair_choice choose_pairs(gpu_set& gpus, group& ranks, const bandwidth_options& o
   if (options.pairs_wanted < 0) return {};
   if (ranks.size() > 1) return sample_pairs(ranks.size(), options.pairs_wanted, options.test.settings.seed);
   if (!options.compat) return sample_pairs(gpus.count(), options.pairs_wanted, options.test.settings.seed);
-  // As the original, whose sampling is one of its multi-node tests.
+  // As in the original, where sampling is one of the multi-node tests.
   if (options.pairs_wanted > 0)
     std::fprintf(stderr,
                  "WARNING: --targetNumPairs is for tests of several processes and ignored here; --pair chooses two GPUs\n");

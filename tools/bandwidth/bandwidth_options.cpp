@@ -20,7 +20,7 @@ bool is_digits(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
 }
 
-// What the parser fills before it becomes options.
+// Filled by the parser, then converted to options.
 struct raw_options {
   std::string buffer_size, sweep, host_memory = "pinned", threshold;
   std::int64_t samples = 0, loop_count = 0, numa_node = -1, sm_count = 0, threads = 0, timeout_s = 30, seed = 1;

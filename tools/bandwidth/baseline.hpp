@@ -24,7 +24,7 @@ class baseline {
  public:
   // EINVAL, ENOENT: not a result file of `peerlane bandwidth`, or not readable.
   static result<baseline> load(const std::string& path, double threshold_percent);
-  // As load, from the text of the file.
+  // The same as load, from the text of the file.
   static result<baseline> parse(const std::string& text, double threshold_percent);
 
   // Nothing if one of the two runs has no figure for this cell.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels with bulk copies and the CPU that launches them agree on.
+// Shared by the kernels with bulk copies and the CPU that launches them.
 #pragma once
 
 #include <cstdint>
 
 namespace pl::bandwidth::protocol {
 
-// A block keeps so many pieces under way. Four blocks of these fit a multiprocessor of any GPU that has bulk copies: 128 KiB
-// in flight, more than bandwidth times latency of its memory and of any link.
+// Pieces that a block keeps in flight. Four blocks of these fit a multiprocessor of any GPU that has bulk copies: 128
+// KiB in flight, more than bandwidth times latency of its memory and of any link.
 constexpr unsigned kBulkStages = 4;
 constexpr unsigned kBulkBytes = 8192;
 constexpr unsigned kBulkBlocksEach = 4;  // of a multiprocessor

@@ -8,7 +8,7 @@ namespace pl::bandwidth {
 
 // Fills `expected` and `judged` of a measured cell, unless judging is off or the model has no basis.
 void judge_cell(const test_context& context, cell& one);
-// The same with what is expected beside other transfers.
+// The same with the rate that is expected when other transfers run at the same time.
 void judge_cell(const test_context& context, cell& one, std::optional<expectation> expected);
 
 // Judges the cells that are not good again, knowing what the links say now: counters that moved during the testcase and

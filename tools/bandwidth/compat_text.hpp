@@ -43,7 +43,7 @@ std::string compat_closing();
 // "NVIDIA H100 80GB HBM3 (00000000:0a:00)" from a bus id like "0000:0a:00.0".
 std::string compat_device_name(const std::string& name, const std::string& bus_id);
 
-// Of a matrix' main figures, as the original counts them.
+// The main figures of a matrix, computed as the original does.
 struct compat_figures {
   double sum = 0, min = 0, max = 0, average = 0;
   double variation = 0;  // from run to run: mean over the cells of each one's coefficient of variation over its samples

@@ -13,7 +13,7 @@
 
 namespace pl::bandwidth {
 
-// What CPU-driven transfers share, made on first use. One thread.
+// What CPU-driven transfers share, created on first use. Used by one thread.
 class cpu_tools {
  public:
   explicit cpu_tools(gpu_set& gpus) : gpus_(gpus) {}

@@ -28,13 +28,13 @@ class cpu_team {
   cpu_team& operator=(const cpu_team&) = delete;
 
   void add(cpu_copier& copier, std::uint64_t copies,
-           unsigned warm_up);  // starts the thread; where there is none, join() says so
+           unsigned warm_up);  // starts the thread; join() reports if that was impossible
   // All have warmed up and stand at the line, or failed.
   bool is_ready() const { return ready_.load(std::memory_order_acquire) == members_.size(); }
   bool has_failed() const { return failed_.load(std::memory_order_acquire); }
   void go() { started_.store(true, std::memory_order_release); }
   bool has_ended() const { return ended_.load(std::memory_order_acquire) == members_.size(); }
-  // They end after the copy under way.
+  // They end after the current copy.
   void stop();
   // The first failure, unless all did their copies.
   status join();

@@ -11,7 +11,7 @@ enum class traffic { host_to_gpu, gpu_to_host, local_copy, peer_pcie, peer_nvlin
 struct efficiency_line {
   executor_kind kind;
   traffic route;
-  unsigned generation;                                     // of PCIe or NVLink; 0: every one that has no line of its own
+  unsigned generation;                                     // of PCIe or NVLink; 0: every one without a line of its own
   unsigned width;                                          // of the executor, at least
   enum class unit { of_payload, of_raw, gb_per_s } basis;  // share of the link's payload rate, of its raw rate, or a rate
   double value;

@@ -56,7 +56,7 @@ unsigned generation_of(const machine_links& links, const crossed_link& crossed) 
   return is_pcie(crossed.kind) ? gpu.pcie_generation_max : 0;
 }
 
-// What the protocol leaves of the raw rate for payload.
+// The part of the raw rate that the protocol leaves for payload.
 double payload_rate(const machine_links& links, const crossed_link& crossed, executor_kind kind) {
   const double raw = raw_rate(links, crossed);
   const auto& gpu = *facts_of(links, crossed.gpu);

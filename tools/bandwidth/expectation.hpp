@@ -10,7 +10,7 @@
 
 namespace pl::bandwidth {
 
-// The narrowest link of a path. `gpu` is the one whose link it is; `peer` the other GPU, -1 if there is none.
+// The narrowest link of a path. `gpu` is the GPU whose link it is; `peer` the other GPU, -1 if there is none.
 struct crossed_link {
   traffic kind = traffic::local_copy;
   int gpu = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holds streams until everything behind them has been enqueued.
+// Holds streams until everything after the gate has been enqueued.
 #pragma once
 
 #include <condition_variable>
@@ -29,7 +29,7 @@ class gate {
   void close(unsigned timeout_s);
   // All later work of `stream`, which belongs to `gpu` (current on this thread), waits for open().
   status hold(int gpu, cu::stream_t stream);
-  // Nothing more will be enqueued: the watchdog may sleep. Who waits for somebody else now does so with a limit of his own.
+  // Nothing more will be enqueued, so the watchdog may sleep. Whoever waits from now on has a limit of its own.
   void everything_is_enqueued();
   void open();
   bool was_forced() const;

@@ -18,7 +18,7 @@ struct launch_shape {
   unsigned blocks, threads;
 };
 launch_shape shape_for(const gpu_set& gpus, int gpu, unsigned width, std::uint64_t bytes);
-// Of bandwidth_copy_bulk.
+// The launch shape of bandwidth_copy_bulk.
 launch_shape bulk_shape_for(const gpu_set& gpus, int gpu, unsigned width, std::uint64_t bytes);
 
 // A non-blocking stream; destroyed with the object, work in it goes on.
@@ -55,14 +55,14 @@ class gpu_copier {
   status enqueue_copies(std::uint64_t copies);
   // The same between the marks start and end. Copies by copy engine leave traces of their progress if there is company.
   status enqueue_timed(std::uint64_t copies);
-  // Of the same GPU: how much later than the other one's its own start mark was passed. A copy engine that several streams
-  // share passes the mark of the second when it has done the copies of the first.
+  // For two copiers of the same GPU: how much later this one passed its start mark. A copy engine that several streams
+  // share passes the second's mark when it has done the first's copies.
   result<double> started_after_ns(const gpu_copier& other);
   // Copies that had ended `ns` after the start; nothing where there are no traces (kernels copy all in one launch).
   result<std::optional<double>> copies_until(double ns);
   status record(mark marker);
   status wait_for(const gpu_copier& other, mark marker);  // also of another GPU
-  // EAGAIN while work is under way; the driver's reason if it failed.
+  // EAGAIN while work is in progress; the driver's reason if it failed.
   status finished();
   result<double> elapsed_ns(mark begin, mark end);
 

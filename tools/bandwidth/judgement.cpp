@@ -180,7 +180,7 @@ slow_reason others_there(const case_at_hand& c) {
   });
 }
 
-// As -b takes it: "512K", "16M".
+// In the format of -b: "512K", "16M".
 std::string option_size(std::uint64_t bytes) {
   const char* unit = "KMG";
   std::uint64_t count = std::max<std::uint64_t>(bytes >> 10, 1);

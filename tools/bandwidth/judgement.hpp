@@ -13,7 +13,7 @@
 
 namespace pl::bandwidth {
 
-// What was measured, as far as the model needs it.
+// The measured path, as far as the model needs it.
 struct transfer_path {
   enum class quantity { bandwidth, latency } measured_quantity = quantity::bandwidth;
   place source, destination;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the latency kernels and the CPU agree on.
+// Shared by the latency kernels and the CPU.
 #pragma once
 
 #include <cstdint>

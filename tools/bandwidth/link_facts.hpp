@@ -24,7 +24,8 @@ std::uint64_t corrected_errors_of(const std::string& aer_text);
 void read_sysfs(gpu_link_facts& facts, const std::string& sysfs_root = "/sys");
 int count_numa_nodes(const std::string& sysfs_root = "/sys");  // 1 if unknown
 
-// What the ports say: how many, how fast, and to whom. `gpus` gives ordinals to the bus ids of the other ends.
+// Applies what the ports report: how many, how fast, and to whom. `gpus` maps the bus ids of the other ends to
+// ordinals.
 void apply_nvlinks(gpu_link_facts& facts, const std::vector<tools::nvlink_port>& ports, unsigned mbps_each,
                    const std::vector<gpu_link_facts>& gpus);
 

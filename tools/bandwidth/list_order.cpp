@@ -25,7 +25,7 @@ std::vector<std::uint32_t> chase_order(std::uint32_t lines, std::uint64_t seed, 
 }
 
 std::vector<std::vector<std::uint64_t>> scattered_lists(std::uint64_t blocks) {
-  // Half of a short list might be left to the CPU, and nobody sorts one.
+  // Half of a short list might be left to the CPU, which does not sort it.
   constexpr std::uint64_t kFewBlocks = 256;
   const std::uint64_t lists = blocks < kFewBlocks ? 1 : 2;
   std::vector<std::vector<std::uint64_t>> out;

@@ -69,7 +69,7 @@ __attribute__((visibility("default"))) int peerlane_mpi_probe(int* source, size_
   return PL_MPI_OK;
 }
 
-// Blocks for as long as the bytes of a message whose head has arrived are under way.
+// Blocks while the bytes of a message whose head has arrived are in transit.
 __attribute__((visibility("default"))) int peerlane_mpi_take(int source, void* bytes, size_t count) {
   const int rc = MPI_Recv(bytes, (int)count, MPI_BYTE, source, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
   return rc == MPI_SUCCESS ? PL_MPI_OK : PL_MPI_ERROR;

@@ -13,7 +13,8 @@ namespace pl::bandwidth::numa {
 // Nodes that have memory, ascending; {0} where the kernel does not say.
 // `sysfs` is another folder in tests.
 std::vector<int> nodes(const std::string& sysfs = "/sys");
-// Of a PCI device, "0000:fe:00.0" in any case; -1 if sysfs does not tell (one node, simulated or hidden device).
+// The node of a PCI device, "0000:fe:00.0" in any case; -1 if sysfs does not report it (one node, simulated or hidden
+// device).
 int node_of_pci_device(const std::string& bus_id, const std::string& sysfs = "/sys");
 // Pages of [base, base + bytes), not touched yet, will come from `node` alone. The kernel's errno: ENOSYS, EPERM where a
 // container forbids it.

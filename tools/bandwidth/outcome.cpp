@@ -22,7 +22,7 @@ sample_statistics describe(const std::vector<double>& samples) {
   const summary all = summarize(samples);
   sample_statistics out;
   if (all.count == 0) return out;
-  // Of an even number of samples the mean of the middle two, as the original reports it.
+  // For an even number of samples, the mean of the middle two, as the original reports it.
   std::vector<double> sorted = samples;
   std::sort(sorted.begin(), sorted.end());
   const std::size_t half = sorted.size() / 2;

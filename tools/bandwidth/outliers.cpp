@@ -14,7 +14,7 @@ namespace {
 constexpr double kDeviations = 4;
 constexpr double kMinShare = 0.10;
 constexpr double kMadToDeviation = 1.4826;  // of a normal distribution
-constexpr double kBlamedShare = 0.75;       // so many of a row's values must stand out to blame the row
+constexpr double kBlamedShare = 0.75;       // share of a row's values that must stand out to blame the row
 
 double median_of(std::vector<double> values) {
   if (values.empty()) return 0;

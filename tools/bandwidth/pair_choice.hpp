@@ -25,8 +25,8 @@ struct pair_choice {
 // The same for the same seed, so that processes agree without a word. wanted < 0: all.
 pair_choice sample_pairs(int count, std::int64_t wanted, std::uint64_t seed);
 
-// Both directions between the GPUs of these UUIDs ("GPU-9a6efb31-..."). EINVAL: it is none, they are the same, or no visible
-// GPU has it; with the UUIDs that there are.
+// Both directions between the GPUs of these UUIDs ("GPU-9a6efb31-..."). EINVAL, with the existing UUIDs: not a UUID,
+// both the same, or no visible GPU has it.
 result<pair_choice> choose_pair(gpu_set& gpus, const std::string& first, const std::string& second);
 
 }  // namespace pl::bandwidth

@@ -42,8 +42,8 @@ void add_part(check_result& sum, const check_result& part) {
   sum.flipped_bits |= part.flipped_bits;
 }
 
-// body(part, offset, bytes) for parts of [0, bytes), each on a thread of its own, the first one on the caller's, as are
-// those for which there is no thread.
+// Calls body(part, offset, bytes) for parts of [0, bytes), each on its own thread; the first part, and those for which
+// no thread can be started, run on the caller's.
 template <class Body>
 void in_parallel(std::uint64_t bytes, Body&& body) {
   const std::uint64_t most = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);

@@ -23,15 +23,15 @@ class pattern {
   pattern& operator=(const pattern&) = delete;
 
   status fill(const memory_view& view, std::uint64_t bytes, int near_gpu, std::uint64_t seed);
-  // What fill would write with all bits inverted: no byte of it is right.
+  // Writes the inverse of what fill would write, so that no byte of it is correct.
   status clear(const memory_view& view, std::uint64_t bytes, int near_gpu, std::uint64_t seed);
   result<mismatch> check(const memory_view& view, std::uint64_t bytes, int near_gpu, std::uint64_t seed);
 
-  // Of kernels that only read, on `width` multiprocessors: their digests before the first launch, and the threads whose
-  // digest is not that of the pattern, 8 bytes each.
+  // For kernels that only read, on `width` multiprocessors: clears their digests before the first launch, and compares
+  // 8 bytes for each thread with the pattern's digest.
   status clear_digests(const memory_view& view);
   result<mismatch> check_read(const memory_view& digests, std::uint64_t bytes, unsigned width, std::uint64_t seed);
-  // Of kernels that only write: the sequence that begins with the first word of the pattern.
+  // For kernels that only write: the sequence that begins with the first word of the pattern.
   result<mismatch> check_write(const memory_view& view, std::uint64_t bytes, std::uint64_t seed);
 
  private:

@@ -26,12 +26,12 @@ PL_PATTERN_BOTH std::uint64_t digest_word(std::uint64_t index, std::uint64_t low
   return low * (4 * index + 1) + high * (4 * index + 3);
 }
 
-// What kernels that only write put at offset 8 * index: cheap enough to keep up with the memory.
+// What kernels that only write store at offset 8 * index: cheap enough to keep up with the memory.
 PL_PATTERN_BOTH std::uint64_t sequence_word(std::uint64_t index, std::uint64_t first) {
   return first + index * 0x9E3779B97F4A7C15u;
 }
 
-// What differs from the pattern. Checking kernels leave one of these in memory of their own GPU.
+// Differences from the pattern. Checking kernels leave one of these in memory of their own GPU.
 struct check_result {
   std::uint64_t wrong_bytes = 0;
   std::uint64_t first_offset = ~std::uint64_t{0};

@@ -19,7 +19,7 @@ constexpr double kFramingBytes = 4 + 4;
 constexpr double kRequestHeaderBytes = 16;
 constexpr double kCompletionHeaderBytes = 12;
 constexpr double kFlitShare = 236.0 / 256.0;
-constexpr double kReadRequestBytes = 512;  // maximum read request of GPUs, by lspci; each asks for so much
+constexpr double kReadRequestBytes = 512;  // maximum read request of GPUs, by lspci; each request has this size
 constexpr unsigned kUsualPayloadBytes = 256;
 
 double share(unsigned generation, double payload_bytes, double header_bytes) {

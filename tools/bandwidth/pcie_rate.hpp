@@ -12,7 +12,7 @@ double pcie_raw_gb_per_s(unsigned generation, unsigned width);
 // Share of the raw rate that is payload, for packets of `payload_bytes` (0: 256, what nearly all servers use).
 double pcie_write_efficiency(unsigned generation, unsigned payload_bytes);  // memory writes: data goes up with its request
 double pcie_completion_efficiency(unsigned generation, unsigned payload_bytes);  // data of reads comes back
-// What requests for reads, which go the other way, take of the raw rate there, for each byte that is read.
+// How much of the raw rate read requests take in the opposite direction, for each byte that is read.
 double pcie_request_overhead(unsigned generation);
 
 std::string pcie_text(unsigned generation, unsigned width);  // "PCIe 5.0 x16"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank tells the others: votes within a sample, and its results after a round.
+// What a rank reports to the others: votes within a sample, and its results after a round.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ class sample_votes {
   bool is_over_ = false;
 };
 
-// Of one rank, for one round.
+// The report of one rank for one round.
 struct round_report {
   enum class ending { fine, failed, interrupted, ended_by_others } outcome = ending::fine;
   failure reason;  // failed

@@ -40,9 +40,9 @@ double gb_per_s(std::uint64_t bytes, std::uint64_t copies, double ns, bool whole
          1e-9;
 }
 
-// Of one sample. Where it is known how far every transfer was when the first of them ended, what they moved until then
-// counts: which one ends last, and what it does alone after that, changes from sample to sample and is no simultaneous
-// traffic.
+// The rates of one sample. If it is known how far every transfer was when the first of them ended, only what they moved
+// until then counts: which one ends last, and what it does alone after that, changes from sample to sample and is no
+// simultaneous traffic.
 void add_rates(std::span<const bound_transfer> transfers, const method& settings, std::span<const std::uint64_t> copies,
                const window_timing& sum, set_outcome& out) {
   const bool has_common_window = !sum.copies_while_all_ran.empty() && sum.all_ran_ns > 0;

@@ -16,7 +16,7 @@ constexpr int kUnknownTestcase = -1;
 constexpr int kTransferLine = -2;
 
 struct selected {
-  const testcase* test = nullptr;  // null: there is none of this name, or a line of --transfer
+  const testcase* test = nullptr;  // null: there is no such name, or it is a line of --transfer
   std::string asked;               // the name, or the line
   bool is_transfer = false;
 };

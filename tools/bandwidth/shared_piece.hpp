@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What GPU memory and multicast objects of several ranks have in common: a handle, an address range, and kinds of handles
-// that pass between processes.
+// What GPU memory and multicast objects of several ranks share: a handle, an address range, and kinds of handles that
+// pass between processes.
 #pragma once
 
 #include <memory>
@@ -33,7 +33,7 @@ status map_for(gpu_set& gpus, int gpu, shared_piece& one, const char* no_access)
 const char* handle_name(int handle_type);  // "fabric handles", "file descriptors"
 cu::allocation_prop memory_on(int gpu, int handle_type);
 bool on_one_host(const group& ranks);
-// What cuMemCreate and cuMulticastCreate say of fabric handles without the IMEX service.
+// What cuMemCreate and cuMulticastCreate report about fabric handles without the IMEX service.
 extern const char* const kNeedsImex;
 
 // Collective: the kinds of handles that all ranks can pass to each other, best first; ENOTSUP says what is missing.

@@ -129,7 +129,7 @@ struct host_planner {
     }
   }
 
-  // One run measures all GPUs: the traffic is balanced, so each rate is the one beside all others.
+  // One run measures all GPUs: the traffic is balanced, so each rate is measured while all others run.
   void plan_all(case_plan& plan) const {
     cell_run run;
     run.name = "all GPUs";

@@ -80,7 +80,8 @@ case_plan plan_of(int index, const machine_shape& shape, const test_options& opt
     default:
       break;
   }
-  const int at_ce = index >= 16 && index < 32 ? index - 16 : index;  // kernels' tests stand 16 behind the copy engines'
+  // Tests of kernels have numbers 16 above those of copy engines.
+  const int at_ce = index >= 16 && index < 32 ? index - 16 : index;
   const bool between_gpus = (at_ce >= 4 && at_ce <= 7) || (at_ce >= 12 && at_ce <= 15);
   return between_gpus ? plan_peer_case(index, shape, options) : plan_host_case(index, shape, options);
 }

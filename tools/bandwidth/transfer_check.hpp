@@ -13,8 +13,8 @@ namespace pl::bandwidth {
 std::string describe(const bound_transfer& transfer);
 // EINVAL with what could work instead. `will_verify`: no transfer may then write what another one reads or writes.
 status check_transfers(gpu_set& gpus, std::span<const bound_transfer> transfers, bool will_verify);
-// Driver calls for such a transfer may block the CPU, so it cannot wait behind a gate: pageable memory, and copies between
-// GPUs that do not reach each other.
+// Whether driver calls for such a transfer may block the CPU, so that it cannot wait behind a gate: pageable memory,
+// and copies between GPUs that cannot access each other.
 bool blocks_the_cpu(const gpu_set& gpus, const bound_transfer& transfer);
 // Opens the ways between GPUs that this transfer takes, or closes them if it must do without.
 status prepare_peer_access(gpu_set& gpus, const bound_transfer& transfer);

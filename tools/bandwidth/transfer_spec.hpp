@@ -50,7 +50,7 @@ struct transfer_spec {
   place destination;
   bandwidth::executor executor;
   std::uint64_t bytes = 0;  // 4 at least; any number
-  bool measured = true;     // false: runs beside the others and is reported as interference only
+  bool measured = true;     // false: runs at the same time and is reported only as interference
   unsigned copies = 0;      // per sample; 0: as the method says
 };
 

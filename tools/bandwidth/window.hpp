@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One gated window: some transfers, started together, each so many times.
+// One gated window: several transfers, started together, each repeated a number of times.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct window_plan {
 };
 
 struct window_timing {
-  // Of each transfer, its own start to its own end; the whole window where they took turns at one engine.
+  // For each transfer, the time from its own start to its own end; the whole window if they took turns on one engine.
   std::vector<double> own_ns;
   double window_ns = 0;   // from the first start to the last end
   double all_ran_ns = 0;  // as much of it as all transfers ran
@@ -48,7 +48,7 @@ class window {
   bool is_busy();
   // GPUs that work for this object.
   std::vector<int> gpus_in_use() const;
-  // Of the transfer at this index, so far: how often its executor was asked again.
+  // How often the executor of the transfer at this index was asked again so far.
   std::uint64_t retries(std::size_t transfer) const;
 
  private:

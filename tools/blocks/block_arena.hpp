@@ -27,7 +27,7 @@ struct block_list {
   bool to_host() const { return way == copy::direction::to_host; }
   std::uint64_t destination(std::size_t block) const { return to_host() ? host(block) : device(block); }
   std::uint64_t source(std::size_t block) const { return to_host() ? device(block) : host(block); }
-  // As the planner takes it. A view of this object.
+  // In the planner's form. A view of this object.
   copy::block_transfer transfer() const;
 
  private:
@@ -41,7 +41,7 @@ struct block_list {
 
 class block_arena {
  public:
-  // Room for every list of up to `list_bytes` in blocks of up to `block_bytes`. Throws where there is none.
+  // Room for every list of up to `list_bytes` in blocks of up to `block_bytes`. Throws if there is none.
   block_arena(const gpu_session& gpu, std::uint64_t list_bytes, std::uint64_t block_bytes, std::uint64_t seed);
 
   // Fills the source of this direction. Before the first list of it.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `peerlane blocks --beside`: what lists of blocks cost kernels that run at the same time, and what they cost the lists.
+// `peerlane blocks --beside`: how much lists of blocks slow down kernels that run at the same time, and the reverse.
 //
-// A chain of kernels is queued; while it runs, lists are moved without a pause, two in flight. The chain is timed by events,
+// A chain of kernels is queued; while it runs, lists are moved without a pause, two in flight. Events time the chain,
 // with lists of each contender and without, in turns.
 #include <algorithm>
 #include <functional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// blocks: many scattered blocks between host and GPU memory, ours beside the driver's calls and beside kernels.
+// blocks: many scattered blocks between host and GPU memory, compared with the driver's calls, and while kernels run.
 #include "tools/blocks/blocks_command.hpp"
 
 #include <CLI/CLI.hpp>
@@ -19,7 +19,7 @@ bool is_wanted_mover(const blocks_options& options, const std::string& name) {
 
 namespace {
 
-// As text, so that a smaller run can replace what was not given.
+// As text, so that a smaller run can replace the defaults.
 struct lists_as_text {
   std::string sizes = "512,1K,2K,4K,8K,16K,32K,64K,256K,1M";
   std::string counts = "16,64,256,1024,4096,16384,100000";

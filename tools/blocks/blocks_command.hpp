@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of `peerlane blocks`: the sweep over sizes and counts, a kernel beside the lists, and an urgent list behind a
-// long one.
+// The parts of `peerlane blocks`: the sweep over sizes and counts, a kernel during the lists, and an urgent list behind
+// a long one.
 #pragma once
 
 #include <string>
@@ -27,7 +27,7 @@ struct blocks_options {
   bool urgent = false;
 };
 
-// What the link carries in a direction by its specification; 0: not known.
+// What the link carries in a direction by its specification; 0: unknown.
 struct link_limit {
   double to_device_gb_per_s = 0, to_host_gb_per_s = 0;
   std::string text;  // "PCIe 5.0 x16"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `peerlane blocks --urgent`: how long a short list takes while a long one is under way, by itself and marked as urgent.
+// `peerlane blocks --urgent`: how long a short list takes while a long one is in progress, normally and marked as
+// urgent.
 #include "base/text.hpp"
 #include "copy/completion.hpp"
 #include "measure/progress.hpp"
@@ -39,8 +40,8 @@ class urgent_bench {
 
   std::uint64_t long_bytes() const { return long_bytes_; }
 
-  // Nanoseconds from begin to end, some in a row beside one long list. Those during which the long list ended say nothing
-  // and are left out; but a list that stands behind it ends after it, and that is its time.
+  // Nanoseconds from begin to end, several in a row during one long list. Those during which the long list ended are
+  // left out; but a list that is queued behind it ends after it, and that is its time.
   void sample(const block_list& many, const block_list& few, const condition& setup, std::vector<double>& samples_ns) {
     constexpr int kInRow = 4;
     auto& planner = *movers_.planner;

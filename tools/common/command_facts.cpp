@@ -33,7 +33,7 @@ const option_facts* find_option(const command_facts& parent, const std::string& 
   return nullptr;
 }
 
-// What follows a backslash or begins a line with a dot means something to man.
+// Escapes a backslash and a dot at the start of a line, which man interprets.
 std::string roff(const std::string& text) {
   std::string out;
   for (const char c : text) {

@@ -27,7 +27,7 @@ struct command_facts {
 // The words of "auto|none|LIST" that are meant literally: those not in capitals.
 std::vector<std::string> literal_words(const std::string& value);
 
-// What may stand for the last of `words`, "word<TAB>help" a line. `words` are those behind the program's name.
+// Completions of the last of `words`, one "word<TAB>help" per line. `words` are those after the program's name.
 std::vector<std::string> complete(const command_facts& program, std::span<const std::string> words);
 
 // The manual page in man(7) form.

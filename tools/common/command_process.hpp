@@ -34,9 +34,9 @@ class command_process {
   // Its own children that run now.
   std::vector<pid_t> children() const;
   void send(int signal) const;
-  // As waitpid tells it. Nothing: it has not ended by then.
+  // The status of waitpid. Nothing if it has not ended by then.
   std::optional<int> wait_ms(std::uint64_t milliseconds);
-  // True: nobody of the group is left, `milliseconds` from now at the latest.
+  // Returns true if nobody of the group is left within `milliseconds`.
   bool group_ends_within_ms(std::uint64_t milliseconds) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command lines: CLI11 behind the conventions of the stock tools (exit code 1, sizes in hex or with K/M/G).
+// Command lines: CLI11 with the conventions of the stock tools (exit code 1, sizes in hex or with K/M/G).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace pl::tools {
 enum class alloc_kind { cu_mem_alloc, cu_mem_create };
 const char* to_string(alloc_kind kind);
 
-// What every tool with a GPU understands. `-a` and `-M` only where add_mapping_options was called.
+// Options that every tool with a GPU understands; `-a` and `-M` only after add_mapping_options.
 struct common_options {
   int gpu = 0;
   std::string json_path;     // empty: no result file; "-": standard output, with the text on stderr
@@ -69,8 +69,8 @@ class command_parser {
   std::string empty_place() const;
   // For commands with their own parser. Fills the caller's facts and returns true if the caller asked only for them.
   bool print_facts();
-  // "unknown option --sise; did you mean --size?" for the first of the arguments that looks like an option and is none;
-  // for other faults of the command line `message`.
+  // "unknown option --sise; did you mean --size?" for the first argument that looks like an option but is not one;
+  // otherwise `message`.
   std::string complaint(const std::string& message) const;
 
  private:

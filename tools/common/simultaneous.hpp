@@ -10,8 +10,8 @@
 
 namespace pl::tools {
 
-// Calls body(i) for i of [0, count), each on a thread of its own, and `own` on the caller's; returns when all have returned.
-// `body` throws nothing. Throws std::system_error where a thread cannot be started: then nothing was called.
+// Calls body(i) for i of [0, count), each on its own thread, and `own` on the caller's; returns when all have returned.
+// `body` must not throw. Throws std::system_error if a thread cannot be started; nothing was called then.
 template <class Body, class Own>
 void run_simultaneously(std::size_t count, const Body& body, const Own& own) {
   enum : int { waits, begins, is_off };

@@ -38,8 +38,8 @@ void check_socket_path(const std::string& path) {
 
 namespace {
 
-// A line tells that the folder is no longer its business. Else the end of the connection comes with that of the process, of
-// which a server may still write there for a moment.
+// A line tells it that the folder is no longer its business. Otherwise the connection ends with the process; a server
+// of that process may still write there for a moment.
 constexpr const char* kRemover =
     "read -r line && exit 0; for pause in 0 1 3; do sleep $pause; rm -rf -- \"$1\" && exit 0; done";
 

@@ -21,8 +21,8 @@ std::string paint_verdicts(const std::string& text);
 // Columns: COLUMNS, else the terminal's, else 100. At least 40.
 std::size_t text_width();
 
-// `text` in lines of at most `width` columns, each but the first behind `indent` blanks; a longer word has a line of its
-// own.
+// `text` in lines of at most `width` columns, all but the first indented by `indent` blanks; a longer word gets its own
+// line.
 std::string wrap(const std::string& text, std::size_t indent, std::size_t width);
 
 }  // namespace pl::tools

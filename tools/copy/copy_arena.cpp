@@ -16,7 +16,7 @@ using copy::other_side;
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kCanary = 64;
 constexpr std::uint64_t kMaxShift = 2048;                   // random offsets are below it
-constexpr std::uint64_t kRoom = kPage + kMaxShift + kPage;  // before and behind the data
+constexpr std::uint64_t kRoom = kPage + kMaxShift + kPage;  // before and after the data
 // Up to here every check uses fresh data. Above, it reads the random source at another offset, which is as good (a byte of
 // an earlier copy is equal by chance in 1 of 256) and saves time per GiB and contender.
 constexpr std::uint64_t kFreshBytes = 1u << 20;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `peerlane copy` sweeps over, and how it judges what it measured. Pure: no GPU, no clock.
+// What `peerlane copy` sweeps over, and how it judges the measurements. Pure: no GPU, no clock.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ const char* memory_label(const copy_case& test_case);     // "pinned", "pageable
 result<std::vector<copy_case>> parse_cases(const std::vector<std::string>& directions,
                                            const std::vector<std::string>& memories);
 
-// Powers of two from `least` to `most`, both ends included, and with `odd` some sizes that are none. Rising, no size twice.
+// Powers of two from `least` to `most`, both included, and with `odd` several other sizes. Ascending, without
+// duplicates.
 std::vector<std::uint64_t> sweep_sizes(std::uint64_t least, std::uint64_t most, bool odd);
 
 // Whether the --methods list wants this contender: by its whole name ("cpu_store x4") or its method ("cpu_store"). An empty

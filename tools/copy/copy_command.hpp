@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of `peerlane copy`: the sweep over sizes, other work beside an engine, and lists and asynchronous copies.
+// The parts of `peerlane copy`: the sweep over sizes, other work while an engine is resident, and lists and
+// asynchronous copies.
 #pragma once
 
 #include "tools/common/report.hpp"

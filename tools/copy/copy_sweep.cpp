@@ -38,8 +38,8 @@ using copy::transfer;
 constexpr const char* kPlanner = "planner";
 constexpr const char* kRegistered = "planner_registered";
 constexpr const char* kCuMemcpy = "cuMemcpy";
-// From here on each copy takes milliseconds: a way that took so many times the best one's time at the size before is left
-// out.
+// From here on each copy takes milliseconds: a method is left out if it took this many times the best one's time at the
+// previous size.
 constexpr std::uint64_t kLong = 128u << 20;
 constexpr double kHopeless = 3;
 constexpr std::uint64_t kMaxRegistered = 256u << 10;  // the driver's queries it saves are some 0.3 us
@@ -447,7 +447,7 @@ class copy_sweep {
   std::optional<copy_arena> arena_;
   std::optional<planner_session> planner_;
 
-  // Of the case under way.
+  // Of the current case.
   std::vector<size_row> rows_;
   std::vector<std::string> columns_;  // contenders, in order of appearance
   std::set<std::string> hopeless_;    // methods that are left out at the largest sizes

@@ -9,8 +9,8 @@
 
 namespace pl::tools {
 
-// Prints the crossovers between methods for a hot and a cold engine, one line each behind `indent`, and adds the rows to
-// the results.
+// Prints the crossovers between methods for a hot and a cold engine, one line each, indented by `indent`, and adds the
+// rows to the results.
 void report_crossovers(const copy::cost_table& costs, const copy_case& test_case, const char* indent, result_file& file);
 
 // All cases, in the order in which tools print them.

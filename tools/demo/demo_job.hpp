@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One job of the demo that another command of this program does: a process of its own, so that a job that fails or hangs
+// One job of the demo that another command of this program does: a separate process, so that a job that fails or hangs
 // does not end the others, and its result file.
 #pragma once
 

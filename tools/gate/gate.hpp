@@ -23,13 +23,13 @@ struct xid_event {
   bool is_fatal = false;  // of numbers whose text decides: an NVLink error called fatal, a recovery action that is required
   auto operator<=>(const xid_event&) const = default;
 };
-// Of a whole log, in its order.
+// The events of a whole log, in order.
 std::vector<xid_event> parse_xids(const std::string& log);
 // NVIDIA's catalogue wants the GPU reset, the machine restarted or the hardware looked at. Other errors end programs, or are
 // handled, and say nothing about the next job.
 bool needs_repair(const xid_event& one);
 
-// What is known without touching a GPU. The links are those of `peerlane bandwidth`.
+// What is known without using a GPU. The links are those of `peerlane bandwidth`.
 struct gpu_health {
   bool has_nvml = false;
   std::string why_no_nvml;
@@ -61,7 +61,7 @@ std::string key_of(const machine_state& machine, const reading& one);
 // Figures by which a machine is judged; others only show that the way works.
 bool has_threshold(const reading& one);
 
-// What a good machine showed. A file of its own, written by --learn.
+// What a good machine showed. Kept in a separate file, written by --learn.
 struct learnt_figures {
   std::vector<double> values;  // one a run
   double sample_scatter = 0;   // standard error of a run's median, from the samples inside the runs
@@ -108,16 +108,16 @@ struct finding {
 struct judge_options {
   double false_alarm = 1e-4;  // chance that a healthy machine is called unfit, of all figures together
 };
-// The part that disturbs nobody: state, errors, links, against the baseline where there is one (may be null).
+// The part that disturbs nobody: state, errors and links, compared with the baseline if there is one (may be null).
 std::vector<finding> judge_state(const machine_state& machine, const baseline* known);
 // Figures: wrong bytes, ways that do not work, rates; one finding for each reading, in their order, then those of
 // judge_relative. `known` may be null: then the link model decides.
 std::vector<finding> judge_readings(const machine_state& machine, const std::vector<reading>& readings,
                                     const baseline* known, const judge_options& options);
 
-// A GPU's rates in one figure, beside those of the other GPUs: what slows all of them cancels.
+// A GPU's rates as one figure, relative to those of the other GPUs: what slows all of them cancels out.
 inline constexpr const char* kRelative = "rates";
-// What was learnt of it, by bus id; 1 is the usual. Empty where the runs of the GPUs cannot be compared.
+// The learnt figures by bus id; 1 is normal. Empty if the runs of the GPUs cannot be compared.
 std::map<std::string, learnt_figures> relative_figures(const baseline& known);
 std::vector<finding> judge_relative(const machine_state& machine, const std::vector<reading>& readings,
                                     const baseline& known, double chance);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// All rates of one GPU in one figure, beside those of the machine's other GPUs. What slows all of them at once (a busy host,
-// a warm room) scatters single rates from run to run and cancels here, so a slow GPU is found from a smaller loss.
+// All rates of one GPU as one figure, relative to the machine's other GPUs. What slows all of them at once (a busy
+// host, a warm room) scatters single rates from run to run but cancels out here, so a slow GPU is found from a smaller
+// loss.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -53,7 +54,7 @@ std::optional<own_rates> rates_of(const baseline& known, const std::string& bus_
   return out;
 }
 
-// Of every GPU whose rates were learnt in the same runs, by bus id.
+// Every GPU whose rates were learnt in the same runs, by bus id.
 std::map<std::string, own_rates> comparable(const baseline& known) {
   std::map<std::string, own_rates> out;
   std::size_t runs = 0;
@@ -67,7 +68,7 @@ std::map<std::string, own_rates> comparable(const baseline& known) {
   return out;
 }
 
-// Of one GPU against the mean of the others; of a single GPU against nothing.
+// One GPU relative to the mean of the others; a single GPU relative to nothing.
 double beside_others(const std::map<std::string, double>& all, const std::string& bus_id) {
   double others = 0;
   for (const auto& [other, value] : all)

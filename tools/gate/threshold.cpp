@@ -57,7 +57,7 @@ std::optional<double> least_value(const learnt_figures& known, double chance) {
   // Runs that agree by chance do not make a threshold sharper than the samples inside them are.
   const double scatter = std::max(std::sqrt(squares / (n - 1)), known.sample_scatter);
   const double least = mean - t_quantile(chance, n - 1) * scatter * std::sqrt(1 + 1 / n);
-  // Runs that differ so much say nothing: a limit of no rate at all would let every machine pass in silence.
+  // Runs that differ this much are useless: a limit of zero would let every machine pass silently.
   if (!(least > 0)) return std::nullopt;
   return least;
 }

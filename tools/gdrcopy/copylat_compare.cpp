@@ -105,7 +105,7 @@ std::vector<contender> readers(copy_bench& bench, polled_copy& polled, std::uint
   return out;
 }
 
-// Each contender moves data of its own once and is checked, before anything is timed.
+// Each contender moves data of its own once and is verified, before anything is timed.
 void verify_writers(copy_bench& bench, std::span<contender> all, std::uint64_t bytes) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     bench.fill_host(static_cast<unsigned>(3 + i), bytes);

@@ -195,8 +195,8 @@ std::vector<sanity_case> chosen_cases(const sanity_options& options) {
   return out;
 }
 
-// A case sees one GPU alone, so CUDA tells it only that there is none. Asked in a process of its own, as this one never
-// starts CUDA. The usual GPU is left to the cases, which say why there is none.
+// A case sees only one GPU, so CUDA reports only that there is none. This asks in a separate process, because this one
+// never starts CUDA. The default GPU is left to the cases, which say why there is none.
 void check_gpu(int ordinal) {
   int ends[2];
   if (ordinal <= 0 || pipe(ends) != 0) return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a sanity case is written. Every case runs in a process of its own that has done nothing before (fork + exec), so it
-// may fork, crash, hang or exit: the runner (sanity.cpp) reports it and kills its process group.
+// How a sanity case is written. Every case runs in a fresh process (fork + exec), so it may fork, crash, hang or exit:
+// the runner (sanity.cpp) reports it and kills its process group.
 #pragma once
 
 #include <gdrapi.h>

@@ -12,7 +12,8 @@ namespace pl::tools::baseline {
 void copy_to_mapping(void* device, const void* host, std::size_t bytes);
 void copy_from_mapping(void* host, const void* device, std::size_t bytes);
 
-// What the bulk of a large copy uses on this CPU: "movdir64b", "avx2" or "sse". For table headings and result files.
+// The routine that the bulk of a large copy uses on this CPU: "movdir64b", "avx2" or "sse". For table headings and
+// result files.
 const char* write_routine_name();
 const char* read_routine_name();
 

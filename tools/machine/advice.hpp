@@ -33,7 +33,7 @@ struct gpu_advice {
 
 std::vector<gpu_advice> advise(const machine& all);
 
-// Does every GPU and adapter sit below a host bridge of its own (as on Arm servers)? Then NODE is as near as can be.
+// Whether every GPU and adapter is below its own host bridge (as on Arm servers); NODE is then as near as possible.
 bool has_bridge_per_device(const machine& all);
 
 // Sentences for people, one per GPU and then those about all.

@@ -131,7 +131,7 @@ void diagnose_channels(const doctor_facts& facts, findings& out) {
               "nothing has to be done: copies use the CPU, the copy kernel and CUDA");
 }
 
-// As device::session::open decides (docs/device.md).
+// Decides as device::session::open does (docs/device.md).
 void diagnose_kernel_puts(const doctor_facts& facts, findings& out) {
   constexpr const char* kSubject = "kernel puts";
   if (facts.channels.name.empty()) return;

@@ -42,7 +42,7 @@ struct doctor_facts {
   bool x86 = true;
   bool has_movdir64b = false, has_avx512 = false, has_avx2 = false;
   std::vector<backend_state> backends;
-  // Whether a DMA channel of our own could be opened on the first GPU; `name` is empty where nobody tried.
+  // Whether one of our DMA channels could be opened on the first GPU; `name` is empty if that was not tried.
   backend_state channels;
   std::string device_rings = "auto";  // PEERLANE_DEVICE_RINGS
   bool has_stream_writes = true;      // CUDA's stream memory operations, by which the CPU proxy answers kernels

@@ -13,7 +13,7 @@ struct gdrdrv_facts {
   std::string kernel_release;          // of the running kernel
   bool is_loaded = false;              // /sys/module/gdrdrv
   std::string version;                 // as the module says: "2.6", "2.6-peerlane"; empty: unknown
-  std::optional<bool> is_persistent;   // pins keep freed memory; only a loaded module tells
+  std::optional<bool> is_persistent;   // pins keep freed memory; only a loaded module reports it
   std::vector<std::string> built_for;  // kernel releases that have a gdrdrv module installed
   bool is_secure_boot = false;         // the firmware checks signatures
   bool needs_signature = false;        // the kernel refuses unsigned modules (lockdown, sig_enforce, Secure Boot)

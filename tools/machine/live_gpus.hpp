@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only the driver knows of this machine's GPUs: memory, NVLinks; and the simulated GPUs, which sysfs does not have.
+// What only the driver knows of this machine's GPUs: memory and NVLinks; also the simulated GPUs, which sysfs does not
+// have.
 #pragma once
 
 #include "tools/machine/topo_machine.hpp"

@@ -50,7 +50,7 @@ class pci_tree {
   std::vector<const pci_device*> bridges_above(const pci_device& device) const;
   // The lower ends of the links from the device to the root complex: itself, then the upstream ports of the switches above.
   std::vector<const pci_device*> links_above(const pci_device& device) const;
-  // The least bandwidth among those links; unknown if none of them tells.
+  // The least bandwidth among those links; unknown if none of them reports it.
   link_rate narrowest_link(const pci_device& device) const;
   void add(pci_device device);
 

@@ -12,14 +12,14 @@ namespace pl::tools::topo {
 
 inline constexpr const char* kRecordingHeader = "peerlane-machine 1";
 
-// Of the devices: GPUs, network adapters, and the bridges above them.
+// A recording of the devices: GPUs, network adapters, and the bridges above them.
 std::string write_recording(const machine& all);
 
 // Lays the recording out below `folder` as sysfs would: read_machine(folder) then sees that machine. EINVAL with the line
 // for text that is no recording, or that names files outside the folder.
 status expand_recording(const std::string& text, const std::string& folder);
 
-// What only the running machine could tell, from a laid-out recording.
+// What only the running machine knew, from an unpacked recording.
 host_facts read_recorded_host(const std::string& folder);
 void read_recorded_gpu(const std::string& folder, gpu& out);
 

@@ -28,7 +28,7 @@ struct relation {
 
 std::string to_string(const relation& one);  // "NV18", "PIX"
 
-// By PCI alone. `single_node`: the machine has one NUMA node, so that a node that is not told can only be that one.
+// By PCI alone. `single_node`: the machine has one NUMA node, so an unreported node can only be that one.
 distance pci_distance(const pci_device& left, const pci_device& right, bool single_node);
 
 // NVLinks that connect two GPUs: direct ones, or, when both are connected to switches, what the weaker one has there.

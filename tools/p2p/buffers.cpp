@@ -53,7 +53,7 @@ void consume_on_host(const void* data, std::size_t size_bytes) {
     sum += word;
   }
   for (; offset < size_bytes; ++offset) sum += bytes[offset];
-  static std::atomic<std::uint64_t> sink;  // the compiler must not see that nobody reads the sum
+  static std::atomic<std::uint64_t> sink;  // the compiler must not notice that the sum is never read
   sink.store(sum, std::memory_order_relaxed);
 }
 

@@ -36,7 +36,7 @@ class buffer_source {
 std::unique_ptr<message_buffer> allocate_host_buffer(std::size_t size_bytes);
 void consume_on_host(const void* data, std::size_t size_bytes);
 
-// What one iteration works on: one buffer each way, or one for each message of the window.
+// The memory of one iteration: one buffer each way, or one for each message of the window.
 struct buffer_set {
   std::vector<std::unique_ptr<message_buffer>> send, receive;
   message_buffer& send_slot(std::size_t message) const { return *send[message % send.size()]; }

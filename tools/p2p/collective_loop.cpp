@@ -81,7 +81,7 @@ void collective_loop::call(collective_calls& library) {
 
 // ---- Validation
 
-// What a rank gives: its blocks for all ranks, or its elements.
+// A rank's input: its blocks for all ranks, or its elements.
 std::vector<std::uint8_t> collective_loop::source_bytes(int rank, std::uint64_t iteration) const {
   std::vector<std::uint8_t> out;
   if (has_elements(kind_)) {

@@ -21,7 +21,8 @@ class collective_loop {
   collective_loop(const collective_loop&) = delete;
   collective_loop& operator=(const collective_loop&) = delete;
 
-  // At rank 0 a sample is the mean over the ranks of one call's time; elsewhere there is none. Errors: wrong bytes of all.
+  // At rank 0 a sample is the mean over the ranks of one call's time; elsewhere there is none. Errors: wrong bytes on
+  // all ranks.
   loop_outcome run(transport& world, const loop_plan& plan);
   // Means of the ranks' times in the last run, at rank 0.
   double fastest_rank_ns() const { return fastest_rank_ns_; }

@@ -189,7 +189,7 @@ void check_together(const settings& asked) {
     throw tool_failure("--cold uses new memory each time, so --rotate has no buffers to rotate");
 }
 
-// As OSU: sizes beyond the limit are left out, with a word.
+// As OSU does: sizes above the limit are left out, with a notice.
 void respect_memory_limit(settings& parsed) {
   const std::size_t windows = parsed.vary_window ? kVariedWindows[std::size(kVariedWindows) - 1] : parsed.window;
   const std::size_t buffers =

@@ -12,7 +12,7 @@
 
 namespace pl::p2p {
 
-// What one library did at one size.
+// The result of one library at one size.
 struct measurement {
   std::size_t size_bytes = 0;
   int window = 1;
@@ -23,7 +23,7 @@ struct measurement {
   std::int64_t errors = 0;
 };
 
-// What is told of a sample, or of a mean of samples: half a round trip in us, or MB/s (10^6 bytes) of all pairs.
+// The reported figure of a sample or a mean of samples: half a round trip in us, or MB/s (10^6 bytes) of all pairs.
 double figure_of(benchmark kind, const measurement& measured, double sample_ns);
 
 // The figure of a run: that of one batch, or the median of several.

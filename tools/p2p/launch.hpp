@@ -29,8 +29,8 @@ class fork_world {
   std::unique_ptr<messaging::bootstrap> join(int rank);  // in the child, once
   void leave() { ways_.close(); }                        // in the parent, after the forks
 
-  // Ends this process, a rank that fails; the first one's words are told. To be called before anything of the rank is taken
-  // down: what the others would say of that is not the cause.
+  // Ends this process, a rank that has failed; the first one's message is reported. Call it before anything of the rank
+  // is taken down, because what the others would report of that is not the cause.
   [[noreturn]] void fail(int rank, const std::string& words);
   std::optional<std::string> failure_words() const;  // "rank 1: ..."
 

@@ -115,7 +115,7 @@ mpi_functions<H> resolve_functions(void* library) {
   return out;
 }
 
-// Only Open MPI's modules need the library's names in the global scope; it harms nobody.
+// Only Open MPI's modules need the library's names in the global scope; elsewhere it does no harm.
 void* open_library(const char* name) { return dlopen(name, RTLD_NOW | RTLD_GLOBAL); }
 
 struct opened_library {

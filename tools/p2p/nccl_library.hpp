@@ -44,8 +44,8 @@ struct nccl_table {
   void check(int code, const char* action) const;
 };
 
-// Throws tools::tool_failure, with what to install, if there is none. `has_collectives`: they are wanted, too; null
-// otherwise.
+// Throws tools::tool_failure, with what to install, if there is none. `has_collectives`: they are wanted too; they are
+// null otherwise.
 nccl_table load_nccl(bool has_collectives = false);
 // Collective. Rank 0's new id.
 nccl_id agree_on_nccl_id(const nccl_table& nccl, messaging::bootstrap& group);

@@ -49,8 +49,8 @@ class nccl_transport : public transport {
   request irecv(void* data, std::size_t size_bytes, memory_kind kind, int peer, int) override {
     return keep({data, size_bytes, kind, peer, false});
   }
-  // Waits for everything pending, including operations that the caller does not wait for yet: later launches are ordered
-  // behind it, and a send would wait for a receive that is not posted.
+  // Waits for everything pending, including operations that the caller does not wait for yet: later launches are
+  // ordered after it, and a send would wait for a receive that is not posted.
   void waitall(std::span<request>) override {
     launch();
     finish();

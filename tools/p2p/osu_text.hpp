@@ -11,7 +11,7 @@
 
 namespace pl::p2p {
 
-// What OSU's -v prints: the title with its version.
+// The output of OSU's -v: the title with its version.
 std::string osu_version(const settings& asked);
 
 // Everything before the first row: what the run is, and the titles of the columns.
@@ -22,7 +22,7 @@ std::string osu_columns(const settings& asked);
 // null without -c.
 std::string osu_row(std::size_t size_bytes, std::span<const double> values, const char* verdict);
 
-// With -f: minimum, maximum and iterations behind the value.
+// With -f: minimum, maximum and iterations after the value.
 std::string osu_full_row(std::size_t size_bytes, double value, double lowest, double highest, int iterations,
                          const char* verdict);
 

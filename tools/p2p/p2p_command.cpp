@@ -160,8 +160,8 @@ struct way_in {
   std::function<void(const std::string& words)> on_failure = [](const std::string&) {};
 };
 
-// One rank, from its first touch of CUDA to the last line. GPU before MPI: some MPIs look at the current device when they
-// start.
+// One rank, from its first use of CUDA to the last line. GPU before MPI, because some MPIs check the current device
+// when they start.
 int live(const settings& asked, const tools::invocation& call, const rank_place& position, const way_in& way) {
   keep_logs_off_stdout();
   std::optional<tools::report> report;

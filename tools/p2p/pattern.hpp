@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What -c sends: every byte depends on its place, the message's size and the iteration, so that lost, shifted and stale
-// data all show.
+// The data sent with -c: every byte depends on its place, the message's size and the iteration, so that lost, shifted
+// and stale data are all detected.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,7 @@ namespace {
 
 // Compared libraries take turns this often, unless --batches sets another number, so that disturbances hit all alike.
 constexpr int kTurns = 10;
-// Of a turn after the first one: the library and its memory are known to the caches of this process and not of the CPU.
+// For a turn after the first one: this process's caches know the library and its memory, but the CPU's may not.
 constexpr int kTurnWarmUp = 10;
 
 const char* verdict_of(const settings& asked, const measurement& measured) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What carries the messages of a benchmark: ranks that send and receive with tags. One implementation for each library
-// that is compared; the loops know this interface alone.
+// The transport of a benchmark's messages: ranks that send and receive with tags. Each compared library has one
+// implementation; the loops know only this interface.
 #pragma once
 
 #include <cstddef>
@@ -65,8 +65,8 @@ class transport {
 
 double sum_over_ranks(transport& world, double mine);
 
-// all_gather for libraries that have messages only: everyone tells everyone, on a tag of its own. Ends only after all have
-// come, so it is a barrier too.
+// all_gather for libraries that have only messages: each rank sends to each, with a tag of its own. Returns only after
+// all have arrived, so it is a barrier too.
 inline constexpr int kCollectiveTag = 9000;
 std::vector<double> gather_by_messages(transport& world, double mine);
 

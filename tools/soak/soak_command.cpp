@@ -115,7 +115,7 @@ struct running_part {
 };
 using running_parts = std::vector<std::unique_ptr<running_part>>;
 
-// What the parts saw up to now.
+// What the parts have seen so far.
 void add_rows(const running_parts& parts, result_file& results) {
   for (const auto& one : parts) {
     for (const auto& [name, count] : one->seen.counters())
@@ -144,7 +144,7 @@ class watcher {
  public:
   watcher(const plan& run, std::uint64_t seconds, const running_parts& parts, tools::report& out)
       : run_(run), seconds_(seconds), parts_(parts), out_(out) {
-    write();  // a file that cannot be written is told now
+    write();  // a file that cannot be written is reported now
   }
 
   // False: a part neither ends nor does anything any more.
@@ -167,7 +167,7 @@ class watcher {
 
  private:
   static constexpr std::uint64_t kFileEveryS = 30, kLineEveryS = 60;
-  static constexpr std::uint64_t kStuckMs = 3 * kHungMs;  // each step of a part has a shorter limit of its own
+  static constexpr std::uint64_t kStuckMs = 3 * kHungMs;  // each step of a part has its own, shorter limit
 
   bool are_running() const {
     return std::any_of(parts_.begin(), parts_.end(), [](const auto& one) { return !one->is_done.load(); });

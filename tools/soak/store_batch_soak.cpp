@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The batches of a client under soak: several keys in one frame, each with an outcome of its own, or all or nothing.
+// The batches of a client in a soak: several keys in one frame, each with its own outcome, or all or nothing.
 #include <algorithm>
 #include <cerrno>
 
@@ -143,7 +143,7 @@ void store_client_soak::look_at_unknown_batches() {
   });
 }
 
-// After every key was read, with nothing under way: batches whose keys nothing has changed since.
+// After every key was read, with nothing in progress: checks batches whose keys nothing has changed since.
 void store_client_soak::check_atomic_batches() {
   for (const atomic_batch& group : unknown_batches_) {
     std::size_t unchanged = 0, done = 0;

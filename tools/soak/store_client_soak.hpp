@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client of the store under soak: puts, gets and erases keys that it alone writes, and holds every answer against what
-// may be there. Runs on a thread of its own.
+// One client of the store in a soak: puts, gets and erases keys that only it writes, and compares every answer with
+// what may be there. Runs on its own thread.
 #pragma once
 
 #include <memory>

@@ -130,7 +130,7 @@ class disturber {
     // A server that started with a full disk serves reads only and asks for a restart.
     if (met_at_start) store_.end(SIGTERM);
   }
-  // A client of another kind, with large values under way when it dies.
+  // Kills a client of another kind, with large values in progress.
   void kill_client() {
     command_process client(
         {{"store", "perf", "--server", store_.socket(), "--test", "throughput", "--duration", "60", "--read_pct", "20",

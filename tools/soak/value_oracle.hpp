@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a store may answer for a key that one client alone writes. A state is the number of the put that made it, 0 for "no
-// value". The bytes of a value follow from its key and number, so an answer tells which state it is of, and whether it is
-// whole.
+// What a store may answer for a key that only one client writes. A state is the number of the put that created it, 0
+// for "no value". The bytes of a value follow from its key and number, so an answer shows which state it belongs to,
+// and whether it is complete.
 #pragma once
 
 #include <cstddef>

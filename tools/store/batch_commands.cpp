@@ -18,7 +18,7 @@ using store_protocol::opcode;
 using tools::presence;
 using tools::tool_failure;
 
-// What a call takes into memory at a time: keys, and bytes of their values.
+// What a call holds in memory at a time: keys, and bytes of their values.
 constexpr std::size_t kKeysAtATime = 1024;
 constexpr std::uint64_t kBytesAtATime = 256u << 20;
 

@@ -76,7 +76,7 @@ class crash_demo {
   }
 
   void start() {
-    // Room for the value, for those under way, and for a new version beside an old one.
+    // Room for the value, for those in progress, and for a new version in addition to an old one.
     const std::uint64_t arena = std::max<std::uint64_t>(64u << 20, (kUnderWay + 4) * options_.bytes);
     server_.reset();
     server_.emplace(folder_.path(), std::vector<std::string>{"--arena", std::to_string(arena), "--chunk", "16777216"});

@@ -23,7 +23,7 @@ class file_memory {
 
  private:
   file_memory() = default;
-  // Of a pipe, to its end. 0 or an errno value.
+  // Reads a pipe to its end. Returns 0 or an errno value.
   int read_text(int fd);
   void* mapped_ = nullptr;
   std::size_t bytes_ = 0;

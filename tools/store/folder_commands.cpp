@@ -14,7 +14,7 @@
 namespace pl::store_tools {
 namespace {
 
-// What a command makes among the temporary files is gone however it ends, by ^C or kill -9 too.
+// Temporary files of a command are removed however it ends, also by ^C or kill -9.
 class temporary_files {
  public:
   temporary_files() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server of a command's own, for demonstrations and benchmarks: a process of this program on a directory of its own.
+// A command's own server, for demonstrations and benchmarks: a process of this program with a directory of its own.
 #pragma once
 
 #include <sys/types.h>

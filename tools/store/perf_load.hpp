@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a benchmark of a store asks for: mixes of operations, distributions of keys and sizes, and where latencies are
-// counted.
+// The load of a store benchmark: mixes of operations, distributions of keys and sizes, and the counting of latencies.
 #pragma once
 
 #include <array>

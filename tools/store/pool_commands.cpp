@@ -82,7 +82,7 @@ int run_find(const tools::invocation& call) {
 
 namespace {
 
-// Of a pool that is a cache.
+// For a pool that is a cache.
 struct cache_options {
   bool is_cache = false;
   std::int64_t ttl_ms = 0;

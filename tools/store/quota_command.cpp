@@ -64,7 +64,7 @@ void print_table(const std::map<std::string, principal_row>& rows) {
   for (const auto& [name, one] : rows)
     std::printf("%-32s %12" PRIu64 " %12s %16" PRIu64 " %16s %8" PRIu64 "\n", name.c_str(), one.keys,
                 of_quota(one.quota_keys).c_str(), one.bytes, of_quota(one.quota_bytes).c_str(), one.refused);
-  // What only clusters have: a line for those whom it concerns.
+  // Only clusters have this: a line for the principals concerned.
   for (const auto& [name, one] : rows)
     if ((one.elsewhere_keys | one.cluster_quota_keys | one.cluster_quota_bytes) != 0)
       std::printf("%-32s %12" PRIu64 " %12s %16" PRIu64 " %16s  on all servers\n", name.c_str(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How subcommands reach the store: the options that say where it is, and the client behind them.
+// How subcommands reach the store: the options that locate it, and the client that they configure.
 #pragma once
 
 #include <memory>

@@ -72,7 +72,7 @@ struct pool_row {
   std::string name, kind;
   std::uint64_t keys = 0, bytes = 0, quota_bytes = 0;
   double hits_per_s = 0, misses_per_s = 0, evicted_per_s = 0, expired_per_s = 0;
-  // Of gets; negative: there were none.
+  // Of gets; negative if there were none.
   double hit_share() const {
     const double all = hits_per_s + misses_per_s;
     return all > 0 ? hits_per_s / all : -1;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost of the parts of an exchange: GPU time and CPU time of each kind of queued operation, alone and behind a kernel.
+// The cost of the parts of an exchange: GPU time and CPU time of each kind of queued operation, alone and after a
+// kernel.
 #pragma once
 
 #include "measure/result_file.hpp"

@@ -102,7 +102,7 @@ class device_halo final : public halo_way {
     return window;
   }
 
-  // Every rank gives its windows to its neighbours, and nobody goes on before all have them.
+  // Every rank gives its windows to its neighbours, and none continues before all have them.
   void meet(const block_place& place) {
     handover_ = tools::must(triggered::memory_handover::open([this](std::uint32_t number) { return hand_over(number); }));
     const auto names = tools::must(session_.bootstrap().all_gather(std::as_bytes(std::span(&handover_->own_name(), 1))));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Halos that kernels exchange by the device API (docs/device.md): behind each step a kernel of four threads puts the edges
-// into the neighbours' memory and waits for theirs. One launch an exchange; the CPU and the multiprocessors move no data.
+// Halos that kernels exchange by the device API (docs/device.md): after each step a kernel of four threads puts the
+// edges into the neighbours' memory and waits for theirs. One launch per exchange; neither the CPU nor the
+// multiprocessors move data.
 #pragma once
 
 #include <memory>

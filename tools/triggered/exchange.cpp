@@ -185,7 +185,7 @@ class graph_exchange final : public exchange {
         unit_(counts(session) ? unroll : std::min(unroll, kMaxSlots)) {}
   ~graph_exchange() override { drop(); }
 
-  // Every case has a channel of its own, because captured operations keep their places in it.
+  // Every case has its own channel, because captured operations keep their places in it.
   status prepare(std::size_t bytes, std::uint64_t busy_ns) override {
     drop();
     if (is_loop_ && !counts(session_))
@@ -228,7 +228,7 @@ class graph_exchange final : public exchange {
  private:
   static constexpr int kMaxSlots = 32;  // iterations of one graph; a channel has places for 64 puts that do not count
 
-  // As the channel decides: where ranks share a GPU the front end waits, by slots.
+  // The channel decides this: if ranks share a GPU, the front end waits, by slots.
   bool counts(station& session) const {
     return wait_ == triggered::wait_method::kernel && session.context().query().shares_gpu_with < 0;
   }

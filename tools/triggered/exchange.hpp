@@ -45,7 +45,7 @@ class exchange {
   virtual status prepare(std::size_t, std::uint64_t) { return {}; }
   // Iterations come in multiples of it.
   virtual int unit() const { return 1; }
-  // What one call of iterate() may queue: several such are under way, and a channel bounds what is queued on streams.
+  // How many calls of iterate() may be in progress, because a channel limits what is queued on streams.
   virtual int most_at_once() const { return 80; }
   // Whether one call of iterate() runs all iterations of a repetition, whatever -b says.
   virtual bool is_one_launch() const { return false; }

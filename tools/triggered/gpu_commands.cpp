@@ -17,7 +17,7 @@ namespace {
 int run_on_gpu(const tools::invocation& call, const tools::common_options& common,
                const std::function<int(const tools::gpu_session& gpu, result_file& file)>& body) {
   tools::report report(call, common, "async");
-  static_cast<void>(gpu_count());  // throws where there is none, with advice
+  static_cast<void>(gpu_count());  // throws if there is none, with advice
   const tools::gpu_session gpu(common.gpu, false);
   report.describe(&gpu, nullptr, tools::place_thread(common, gpu.bus_id(), gpu.simulated()));
   const int code = body(gpu, report.file());

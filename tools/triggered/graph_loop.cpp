@@ -51,8 +51,8 @@ result<cu::loop_calls> graph_loop::find_calls(const cu::driver_table& cuda) {
   return out;
 }
 
-// What is repeated is captured by itself and becomes a child of the body: so the driver keeps what a capture holds
-// references on, as it documents for children.
+// The repeated part is captured separately and becomes a child of the body, so that the driver keeps what a capture
+// references, as it documents for children.
 status graph_loop::build(const cu::loop_calls& loops, const std::function<status()>& queue) {
   const auto& cuda = gpu_->cuda();
   auto loaded = cu::load_kernels(cuda, kernels::graph_loop());

@@ -30,7 +30,7 @@ class halo_problem {
   virtual std::uint64_t reference_work(int periods) const = 0;  // the same on every rank
 };
 
-// Of the windows for blocks of n x n: four edges of doubles, twice.
+// Size of the windows for blocks of n x n: four edges of doubles, twice.
 constexpr std::size_t halo_window_bytes(int n) { return 2 * 4 * 8 * static_cast<std::size_t>(n); }
 
 // The kernels on blocks, and where edges and ghosts lie in the windows of a station.
@@ -44,7 +44,7 @@ class block_kernels {
   station& session() const { return session_; }
   const block_place& place() const { return place_; }
   cu::function_t find(const char* kernel) const;
-  // With a thread for each of so many points, if the GPU has as many.
+  // One thread for each point, if the GPU has that many.
   void launch(cu::function_t kernel, std::uint64_t points, void** parameters) const;
   std::size_t row_bytes() const { return 8 * static_cast<std::size_t>(place_.n); }
   std::size_t field_bytes() const { return row_bytes() * static_cast<std::size_t>(place_.n); }

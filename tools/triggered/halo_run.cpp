@@ -108,7 +108,7 @@ class size_run {
     way.finish();
     const auto taken_ns = static_cast<double>(monotonic_ns() - begin);
     const auto after = cpu_use::now();
-    session_.barrier();  // no neighbour's edges are under way any more
+    session_.barrier();  // no edges of a neighbour are in transit any more
     const double steps = to_steps(periods);
     results.step_ns.push_back(taken_ns / steps);
     results.enqueue_ns.push_back(static_cast<double>(way.enqueue_ns) / steps);

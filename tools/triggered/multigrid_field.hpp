@@ -45,7 +45,7 @@ class multigrid_domain {
     double left_of(int x, int y) const { return x != 0 ? at(x - 1, y) : -at(x, y); }
     double right_of(int x, int y) const { return x != width - 1 ? at(x + 1, y) : -at(x, y); }
     double sum_of_neighbours(int x, int y) const { return (up_of(x, y) + down_of(x, y)) + (left_of(x, y) + right_of(x, y)); }
-    // At the quarter of the point where the finer level's point (x, y) lies: exact for what is linear.
+    // At the quarter of the point where the finer level's point (x, y) lies; exact for linear functions.
     double between(int x, int y) const {
       const double vertical = y % 2 == 0 ? up_of(x / 2, y / 2) : down_of(x / 2, y / 2);
       const double horizontal = x % 2 == 0 ? left_of(x / 2, y / 2) : right_of(x / 2, y / 2);

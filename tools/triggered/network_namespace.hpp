@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks of one machine as on two hosts: each in a network namespace of its own.
+// Runs ranks of one machine as on two hosts: each in its own network namespace.
 #pragma once
 
 #include <string>

@@ -52,7 +52,7 @@ station::station(const station_plan& plan, messaging::bootstrap& bootstrap) : pl
 
 station::~station() {
   static_cast<void>(cuda().cuStreamSynchronize(stream()));
-  static_cast<void>(bootstrap_.barrier());  // nobody's memory goes while a peer's stream may write there
+  static_cast<void>(bootstrap_.barrier());  // no memory is freed while a peer's stream may write there
   messages_.reset();
   host_messages_.reset();
   context_.reset();

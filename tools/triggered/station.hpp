@@ -55,7 +55,7 @@ class station {
   void fill(std::uint64_t value, std::size_t bytes) const;
   // Words of the send buffer that are not `value`.
   std::size_t wrong_words(std::uint64_t value, std::size_t bytes) const;
-  // What one `call` takes on the GPU, ns, in a row of `count`.
+  // The GPU time of one `call`, in ns, in a row of `count`.
   double time_on_gpu(int count, const std::function<void()>& call) const;
   void synchronize() const;
   void barrier() const;

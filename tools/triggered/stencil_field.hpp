@@ -15,7 +15,7 @@ namespace pl::async {
 double first_value(std::int64_t x, std::int64_t y);
 // First values of the block, row by row.
 std::vector<double> first_block(const block_place& place);
-// What lies around the block at first: four rows of n, by side.
+// The initial surroundings of the block: four rows of n, by side.
 std::vector<double> first_ghosts(const block_place& place);
 
 // The block after `steps`, computed from the points that can have an influence on it: (n + 2 steps)^2 at most. The same

@@ -30,7 +30,7 @@ void nap() {
   nanosleep(&a_little, nullptr);
 }
 
-// Fields of /proc/PID/task/TID/stat behind the name: the state, and the ticks of user and system time.
+// Fields of /proc/PID/task/TID/stat after the name: the state, and the ticks of user and system time.
 struct task_facts {
   char state = '?';
   std::int64_t ticks = 0;

@@ -27,10 +27,10 @@ struct stopped_board {
 
   alignas(64) std::atomic<std::uint64_t> gate;  // 1: both streams go on
   struct alignas(64) rank_part {
-    std::atomic<std::uint64_t> done;  // written by the rank's stream behind everything else
+    std::atomic<std::uint64_t> done;  // written by the rank's stream after everything else
     std::atomic<pid_t> is_queued;     // the rank's process, once its calls have returned
   } ranks[kRanks];
-  // By the watcher, once the ranks run again.
+  // Written by the watcher, once the ranks run again.
   alignas(64) std::atomic<int> outcome;
   std::uint64_t exchange_ns;  // from opening the gate to seeing both words
   std::uint64_t stopped_ns;

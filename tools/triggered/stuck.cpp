@@ -23,7 +23,7 @@ constexpr std::uint64_t kReleaseLimitNs = 10'000'000'000;
 struct turn {
   std::vector<double> free_ns;  // from the first cancel until the CPU saw the stream idle, for each
   double cancel_ns = 0;         // of all calls of cancel
-  int standing = 0;             // streams that stood in their wait; others were queued behind them in the hardware
+  int standing = 0;             // streams that were in their wait; others were queued behind them in the hardware
 };
 
 using channels = std::vector<std::unique_ptr<triggered::channel>>;

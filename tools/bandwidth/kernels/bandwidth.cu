@@ -15,8 +15,8 @@ using pl::bandwidth::sequence_word;
 
 namespace {
 
-// Loads in flight for each thread. 512 threads then have 64 KiB under way on a multiprocessor: more than bandwidth times
-// latency of any link or memory.
+// Loads in flight for each thread. 512 threads then have 64 KiB in flight on a multiprocessor: more than bandwidth
+// times latency of any link or memory.
 constexpr int kInFlight = 8;
 
 PL_DEVICE std::uint64_t first_of_thread() { return std::uint64_t{block_x()} * block_dim_x() + thread_x(); }
@@ -68,13 +68,13 @@ PL_DEVICE void put_vector(std::uint64_t address, std::uint64_t bytes, vec16 valu
     store_relaxed<std::uint8_t>(address + i, static_cast<std::uint8_t>((i < 8 ? value.low : value.high) >> (8 * (i % 8))));
 }
 
-// Of a word of which `bytes` count (8 or more: all).
+// Mask of a word of which `bytes` count (8 or more: all).
 PL_DEVICE std::uint64_t mask_of(std::uint64_t bytes) {
   return bytes >= 8 ? ~std::uint64_t{0} : (std::uint64_t{1} << (8 * bytes)) - 1;
 }
 
-// What one thread of the grid reads of [0, bytes), in one number. `read`: the vector at an index, of which so many bytes
-// count.
+// Combines what one thread of the grid reads of [0, bytes) into one number. `read`: the vector at an index, and how
+// many of its bytes count.
 template <class Read>
 PL_DEVICE std::uint64_t digest_of_thread(std::uint64_t bytes, const Read& read) {
   const std::uint64_t step = threads_of_grid(), count = bytes / 16;
@@ -190,8 +190,8 @@ PL_KERNEL void bandwidth_check_write(std::uint64_t written, std::uint64_t bytes,
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-// As bandwidth_copy, by bulk copies through shared memory. Both addresses are multiples of 16. Dynamic shared memory:
-// kBulkSharedBytes. A block takes every n-th piece; the loads of the next pieces are under way while one is stored.
+// Like bandwidth_copy, with bulk copies through shared memory. Both addresses are multiples of 16. Dynamic shared
+// memory: kBulkSharedBytes. A block takes every n-th piece; the next pieces are loaded while one is stored.
 PL_KERNEL void bandwidth_copy_bulk(std::uint64_t dst, std::uint64_t src, std::uint64_t bytes, std::uint64_t copies) {
   if (thread_x() != 0) return;
   const auto unaligned = reinterpret_cast<std::uintptr_t>(shared_memory());

@@ -7,7 +7,8 @@ using namespace pl::dev;
 namespace {
 
 constexpr unsigned kLanes = 32;
-// Loads in flight for each thread: a warp then has 4 KiB under way, and short lists of long blocks still have work for all.
+// Loads in flight for each thread: a warp then has 4 KiB in flight, and short lists of long blocks still have work for
+// all.
 constexpr unsigned kInFlight = 8;
 constexpr std::uint64_t kPartBytes = kLanes * kInFlight * 16;
 

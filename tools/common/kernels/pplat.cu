@@ -24,7 +24,7 @@ PL_DEVICE bool wait_for(std::uint64_t flag, std::uint32_t value, std::uint64_t t
   }
 }
 
-// What word `index` of the data holds in iteration `value`; the CPU computes the same.
+// The content of data word `index` in iteration `value`; the CPU computes the same.
 PL_DEVICE std::uint32_t data_word(std::uint32_t value, std::uint32_t index) { return value * 2654435761u + index; }
 
 // A word that thread 0 shares with its block.

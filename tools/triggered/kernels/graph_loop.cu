@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of each pass of a loop that a graph makes by itself.
+// The end of each pass of a loop within a graph.
 #include "cuda/graph_condition.cuh"
 
 #if !defined(__CUDACC__) || defined(PL_DEVICE_RUNTIME)

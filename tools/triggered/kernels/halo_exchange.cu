@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An exchange of halos that a kernel makes by itself: a put with a signal for each neighbour, and the wait for theirs.
+// An exchange of halos within a kernel: a put with a signal for each neighbour, and the wait for theirs.
 #include "cuda/device_port.cuh"
 #include "tools/triggered/kernels/halo_exchange.h"
 

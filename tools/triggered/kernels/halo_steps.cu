@@ -93,7 +93,7 @@ PL_KERNEL void multigrid_restrict(std::uint64_t coarse, std::uint64_t field, std
   }
 }
 
-// What the coarser level found, added to each of its four points: interpolated with the two neighbours that are nearest.
+// Adds the coarser level's result to each of its four points, interpolated with the two nearest neighbours.
 PL_KERNEL void multigrid_correct(std::uint64_t field, std::uint64_t coarse, std::uint64_t ghosts, std::uint64_t edges,
                                  std::uint64_t pitch, unsigned n, unsigned walls) {
   const block_view view{coarse, ghosts, pitch, n / 2, walls};
