@@ -387,7 +387,7 @@ PL_EXPORT int peerlane_store_release_memory(peerlane_store_memory_t handle) {
   const pl::errno_keeper keep;
   const auto found = memories::instance().find(handle);
   if (!found) return fail(memories::instance().missing());
-  if (found->busy > 0) return fail(EBUSY, "operations within this memory are under way: wait for them first");
+  if (found->busy > 0) return fail(EBUSY, "operations in this memory are in progress: wait for them first");
   if (!memories::instance().remove(handle)) return fail(memories::instance().missing());
   --found->owner->registered;
   return 0;

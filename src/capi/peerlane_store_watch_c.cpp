@@ -119,7 +119,7 @@ PL_EXPORT int peerlane_store_watch_next(peerlane_store_watch_t watch, int64_t ti
     if (one->left.empty()) {
       auto events = one->source->next(end_of(timeout_ms));
       if (!events) return fail(events.error());
-      if (events->empty()) return fail(ETIMEDOUT, "no key has changed until now; the watch goes on");
+      if (events->empty()) return fail(ETIMEDOUT, "no key has changed yet; the watch continues");
       one->left.assign(std::make_move_iterator(events->begin()), std::make_move_iterator(events->end()));
     }
     return report(*one, each, context);

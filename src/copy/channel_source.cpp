@@ -39,7 +39,7 @@ result<channel_source> channel_source::open(const cu::driver_table& cuda, int de
   constexpr int kMpsEnabled = 133;  // CU_DEVICE_ATTRIBUTE_MPS_ENABLED
   int is_mps = 0;
   if (cuda.cuDeviceGetAttribute(&is_mps, kMpsEnabled, device_ordinal) == cu::error_code::success && is_mps != 0)
-    return failure{ENOTSUP, "DMA channels: CUDA runs under the Multi-Process Service (MPS), with which they were not tried"};
+    return failure{ENOTSUP, "DMA channels: CUDA runs under the Multi-Process Service (MPS), with which they are untested"};
   device_io* const simulated = rm::simulated_device_io(cuda);
   auto space = rm_space::get(simulated != nullptr ? *simulated : default_device_io());
   if (!space) return space.error();

@@ -356,7 +356,7 @@ status copy_engine::state::check_life(const channel& asked, unsigned& idle_answe
   if (!scope) return scope.error();
   const auto rc = cuda.cuStreamQuery(asked.stream);
   if (rc == cu::error_code::not_ready) return {};
-  if (rc != cu::error_code::success) return failure{EIO, cu::make_error(cuda, rc, "a copy under way").message};
+  if (rc != cu::error_code::success) return failure{EIO, cu::make_error(cuda, rc, "a copy in progress").message};
   // The word was written before the stream became idle, but may arrive a moment later than the driver's own mark.
   if (++idle_answers < kIdleAnswersBeforeLost) return {};
   return failure{EIO, "the copy's stream is idle, and the copy's end was never signalled: its CUDA context was reset"};

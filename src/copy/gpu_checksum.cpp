@@ -142,7 +142,7 @@ result<gpu_checksum::job> gpu_checksum::begin(cu::device_ptr src, std::size_t by
   if (!s.is_ours()) return failure{EACCES, "a checksum of the parent process"};
   const std::lock_guard lock(s.mutex);
   if (s.is_under_way || s.word(checksum::kDoneAt).load(std::memory_order_acquire) != s.last)
-    return failure{EBUSY, "another checksum is under way on this GPU"};
+    return failure{EBUSY, "another checksum is in progress on this GPU"};
   ++s.last;
   if (auto queued = s.launch(src, bytes, after, has_after); !queued) {
     --s.last;

@@ -60,7 +60,7 @@ result<gpu_context> find_context(const cu::driver_table& cuda, int device_ordina
   }
   if (cuda.cuCtxGetId != nullptr) {
     if (const auto rc = cuda.cuCtxGetId(found.handle, &found.id); rc != cu::error_code::success)
-      return cu::make_error(cuda, rc, format("looking at the context of device %d", device_ordinal));
+      return cu::make_error(cuda, rc, format("querying the context of device %d", device_ordinal));
   }
   return found;
 }

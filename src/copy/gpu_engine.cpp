@@ -139,7 +139,7 @@ status gpu_engine::start() {
   const std::unique_lock lock(start_mutex_, std::try_to_lock);
   if (!lock) return {};  // another thread is doing it
   if (!context_.is_alive())
-    return failure{EIO, "the CUDA context was destroyed: the GPU engine in it is gone, the next copy opens another"};
+    return failure{EIO, "the CUDA context was destroyed, and its GPU engine with it: the next copy opens another"};
   const std::uint64_t now = ticks();
   leased_kernel* idle = nullptr;
   for (auto& one : kernels_) {

@@ -141,7 +141,8 @@ result<std::unique_ptr<host_pool>> host_pool::make(const cu::driver_table& cuda,
 status host_pool::map() {
   const auto rounded = checked_align_up(size_bytes_, kPageBytes);
   const auto reserved = rounded ? checked_add(*rounded, kPageBytes) : std::nullopt;
-  if (!reserved) return failure{ENOMEM, format("a host pool of %llu bytes: more than addresses", unsigned_ll{size_bytes_})};
+  if (!reserved)
+    return failure{ENOMEM, format("a host pool of %llu bytes: larger than the address space", unsigned_ll{size_bytes_})};
   void* const memory = mmap(nullptr, *reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
     return failure{ENOMEM,

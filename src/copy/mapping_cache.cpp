@@ -284,8 +284,8 @@ result<mapping_cache::entry*> mapping_cache::state::make(const memory_identity& 
   if (auto s = open_maker(); !s) return s.error();
   drop_stale();
   if (!make_room(range.pages.size_bytes))
-    return failure{EBUSY,
-                   format("copies under way hold all that may be mapped (%s)", format_size(wanted.capacity_bytes).c_str())};
+    return failure{EBUSY, format("copies in progress hold all of the mapping capacity (%s)",
+                                 format_size(wanted.capacity_bytes).c_str())};
   auto fresh = map(id, range);
   if (!fresh && is_exhaustion(fresh.code())) {  // BAR1 or descriptors are exhausted: drop our unused entries first
     drop_unused();

@@ -133,7 +133,7 @@ status planner::inspect(const transfer& transfer, sides& ends, const cu::pointer
   const auto dst_bytes = extent(transfer.rows, transfer.dst_pitch, transfer.row_bytes);
   const auto src_bytes = extent(transfer.rows, transfer.src_pitch, transfer.row_bytes);
   if (!dst_bytes || !src_bytes || !checked_add(transfer.dst, *dst_bytes) || !checked_add(transfer.src, *src_bytes))
-    return failure{EINVAL, "rows times pitch goes beyond the address space"};
+    return failure{EINVAL, "rows times pitch exceeds the address space"};
 
   const auto inspect_side = [&](const char* name, std::uint64_t address, std::uint64_t bytes,
                                 cu::pointer_info& out) -> status {

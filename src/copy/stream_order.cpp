@@ -362,7 +362,7 @@ status stream_order::record(cu::event_t event, unsigned index, const std::shared
 status stream_order::start_looking() {
   if (is_asleep_) changed_.notify_one();
   if (looker_.joinable()) return {};
-  auto started = try_start_thread("looks after copies behind streams", [this] { look_after(); });
+  auto started = try_start_thread("monitors copies behind streams", [this] { look_after(); });
   if (!started) return started.error();
   looker_ = *std::move(started);
   return {};

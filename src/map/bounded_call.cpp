@@ -73,7 +73,7 @@ status bounded_call::wait() const {
   std::unique_lock lock(shared_->mutex);
   const auto limit = std::chrono::milliseconds(kBoundedCallLimitMs);
   if (shared_->ended.wait_for(lock, limit, [this] { return shared_->outcome.has_value(); })) return *shared_->outcome;
-  return failure{ETIMEDOUT, format("CUDA did not answer within %d ms: a kernel that runs holds it up", kBoundedCallLimitMs)};
+  return failure{ETIMEDOUT, format("CUDA did not answer within %d ms: a running kernel delays it", kBoundedCallLimitMs)};
 }
 
 bool bounded_call::has_ended() const {

@@ -197,7 +197,7 @@ result<std::unique_ptr<backend>> open_dmabuf_backend(const backend_environment& 
                                    cuda->driver_version / 1000, cuda->driver_version % 1000 / 10)};
   if (cuda->cuMemGetHandleForAddressRange == nullptr) return failure{ENOTSUP, "libcuda lacks cuMemGetHandleForAddressRange"};
   if (!some_device_maps(*cuda))
-    return failure{ENOTSUP, "CUDA says of every GPU here that dma-bufs of it cannot be mapped (device attribute 152)"};
+    return failure{ENOTSUP, "CUDA reports for every GPU that its dma-bufs cannot be mapped (device attribute 152)"};
   return std::unique_ptr<backend>(new dmabuf_backend(*environment.io, *cuda));
 }
 

@@ -130,7 +130,7 @@ result<const rm::gpu*> rm_space::gpu_of(const cu::driver_table& cuda, int device
                         device_ordinal)};
   if (rc == cu::error_code::success) rc = cuda.cuDeviceGetPCIBusId(text, sizeof text, device);
   if (rc != cu::error_code::success)
-    return cu::make_error(cuda, rc, format("asking for the PCI address of device %d", device_ordinal));
+    return cu::make_error(cuda, rc, format("querying the PCI address of device %d", device_ordinal));
   auto pci = rm::parse_pci_address(text);
   if (!pci) return pci.error();
   auto gpu = client_->find_gpu(*pci);

@@ -88,7 +88,7 @@ class [[nodiscard]] listening_scope {
 
 status install(const cu::driver_table& cuda) {
   auto slot = find_import_slot(cuda.library, "ioctl");
-  if (!slot) return failure{ENOTSUP, slot.error().message + ": this libcuda cannot be listened to"};
+  if (!slot) return failure{ENOTSUP, slot.error().message + ": the calls of this libcuda cannot be observed"};
   return hook_import_slot(*slot, "ioctl", reinterpret_cast<void*>(&listening_ioctl), g_next);
 }
 

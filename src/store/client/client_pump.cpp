@@ -383,7 +383,7 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
       one->method = operation::kind::get_streamed;  // the store's memory does not hold the whole value
       if (options_.require != store_protocol::path::none && header.value_bytes > 0)
         finish(one, ENOTSUP,
-               format("path %s was required: the value is not in memory as a whole", name_of(options_.require)));
+               format("path %s was required: the value is not completely in memory", name_of(options_.require)));
       [[fallthrough]];
     case operation::kind::get_streamed:
       data_next_ = data_follow;

@@ -92,7 +92,7 @@ bool client::check_path(operation& one, store_protocol::path way, const char* op
   if (reason.empty()) reason = "that is how the store was reached";
   one.phase = operation::stage::done;
   one.got.status = ENOTSUP;
-  one.got.text = format("path %s was required, this %s would go by %s: %s", name_of(options_.require), option, name_of(way),
+  one.got.text = format("path %s was required, this %s would use %s: %s", name_of(options_.require), option, name_of(way),
                         reason.c_str());
   return false;
 }

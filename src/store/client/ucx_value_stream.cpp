@@ -261,9 +261,8 @@ void ucx_value_stream::on_received(void* ticket, int code) {
 }
 
 void ucx_value_stream::on_sent(void* ticket, int code) {
-  end_chunk(
-      *static_cast<chunk*>(ticket),
-      code == 0 ? failure{0, {}} : failure{ECONNABORTED, "UCX: a piece of a value was not taken: " + errno_text(code)});
+  end_chunk(*static_cast<chunk*>(ticket),
+            code == 0 ? failure{0, {}} : failure{ECONNABORTED, "UCX: a chunk of a value was refused: " + errno_text(code)});
 }
 
 // ---- The end

@@ -162,7 +162,7 @@ status catch_up::fill_pool(const peer_name& peer, const known_pool& pool, const 
                            const store_protocol::copy_terms& terms, bool knows_requests) {
   std::string after;
   for (;;) {
-    if (stopping_) return failure{ESHUTDOWN, "the server is going down"};
+    if (stopping_) return failure{ESHUTDOWN, "the server is stopping"};
     const auto more = fill_page(peer, pool, units, terms, knows_requests, after);
     if (!more) return more.error();
     if (!*more) return {};
@@ -207,7 +207,7 @@ result<bool> catch_up::fill_page(const peer_name& peer, const known_pool& pool, 
 
 status catch_up::tell(const peer_name& peer, const unit_set& units, const store_protocol::copy_terms& terms,
                       std::string part) {
-  if (stopping_) return failure{ESHUTDOWN, "the server is going down"};
+  if (stopping_) return failure{ESHUTDOWN, "the server is stopping"};
   const auto target = reach_now(links_, peer, {});
   if (!target) return target.error();
   auto tell = target->connection->make_plain(store_protocol::opcode::sync_requests, 0, {}, kPageTimeoutMs);

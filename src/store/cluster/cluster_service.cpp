@@ -600,7 +600,7 @@ std::string cluster_service::metrics() const {
   };
   const auto serves = std::count(snapshot->mine.begin(), snapshot->mine.end(), true);
   const auto moving = std::count(snapshot->handing_over.begin(), snapshot->handing_over.end(), true);
-  return line("peerlane_store_cluster_epoch", "gauge", "Epoch of the slot map that this server goes by.",
+  return line("peerlane_store_cluster_epoch", "gauge", "Epoch of the slot map that this server uses.",
               static_cast<double>(epoch())) +
          line("peerlane_store_cluster_lease_seconds", "gauge", "Until this server stops serving without etcd.",
               1e-9 * static_cast<double>(members_->lease_left_ns())) +

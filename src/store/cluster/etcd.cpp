@@ -21,7 +21,7 @@ using tls_context = std::shared_ptr<asio::ssl::context>;
 
 result<tls_context> read_files(const etcd_tls& tls) {
   if (tls.authority.empty())
-    return failure{EINVAL, "etcd by https: give the authority that signed its certificate (--cluster-tls-ca)"};
+    return failure{EINVAL, "etcd over https: give the authority that signed its certificate (--cluster-tls-ca)"};
   if (tls.certificate.empty() != tls.key.empty())
     return failure{EINVAL,
                    "etcd by https: a certificate and its key belong together (--cluster-tls-cert, --cluster-tls-key)"};

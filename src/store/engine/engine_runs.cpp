@@ -79,7 +79,7 @@ result<granted_run> engine::begin_run(session_id session, pool_id pool, std::spa
                                       const begin_options& options) {
   auto found = impl_->need_pool(pool);
   if (!found) return std::move(found).error();
-  if (options.from_current) return failure{EINVAL, "store: many values are begun without the present ones"};
+  if (options.from_current) return failure{EINVAL, "store: a run of grants cannot start from current values"};
   if (status able = impl_->state.writable(); !able) return std::move(able).error();
   const pool_ref& in = *found;
   const owner_state* const owner = in->cache || !options.checks_quotas ? nullptr : impl_->writers.find(options.owner);

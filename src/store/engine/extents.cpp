@@ -134,7 +134,7 @@ status extents::grow() {
     total = space_.total_bytes();
   }
   if (options_.limit_bytes != 0 && total + options_.file_bytes > options_.limit_bytes)
-    return failure{ENOSPC, format("store: extent files may take %s", format_size(options_.limit_bytes).c_str())};
+    return failure{ENOSPC, format("store: extent files are limited to %s", format_size(options_.limit_bytes).c_str())};
   if (options_.check_folder) {
     if (status ours = options_.check_folder(); !ours) return ours;
   }

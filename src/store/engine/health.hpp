@@ -20,7 +20,7 @@ class health {
     if (!reason_.empty()) return;
     reason_ = cause;
     read_only.store(true, std::memory_order_release);
-    PL_LOG(error, "store: read-only until it is opened anew: %s", cause.c_str());
+    PL_LOG(error, "store: read-only until it is opened again: %s", cause.c_str());
   }
   std::string reason() const {
     std::lock_guard lock(mutex_);

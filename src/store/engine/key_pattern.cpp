@@ -154,7 +154,7 @@ result<std::string> translate(std::string_view text) {
     }
     position = next;
   }
-  if (so_far == counter::answer::repeats_nothing) return refuse("it repeats what can be empty, as in (a*)*");
+  if (so_far == counter::answer::repeats_nothing) return refuse("it repeats something that can be empty, as in (a*)*");
   if (so_far == counter::answer::too_much)
     return refuse(format("with its repetitions written out it has more than %zu characters", kMaxPatternAtoms));
   return out;

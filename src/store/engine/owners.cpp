@@ -110,14 +110,14 @@ status check_quota(const owner_state& owner, std::int64_t more_keys, std::uint64
                    std::uint64_t bytes) {
   const auto refusal_of_keys = [&](std::uint64_t all, std::uint64_t quota, const char* scope) {
     return failure{
-        EDQUOT, format("store: %s holds %llu keys%s, of a quota of %llu: erase some, or ask for a greater one",
+        EDQUOT, format("store: %s holds %llu keys%s, of a quota of %llu: erase some, or ask for a larger quota",
                        shown(owner.name).c_str(), static_cast<text_number>(all) - static_cast<text_number>(more_keys), scope,
                        static_cast<text_number>(quota))};
   };
   const auto refusal_of_bytes = [&](std::uint64_t all, std::uint64_t quota, const char* scope) {
     return failure{EDQUOT,
                    format("store: %s holds %llu bytes%s, of a quota of %llu, and this value would make them %llu: "
-                          "erase some, or ask for a greater one",
+                          "erase some, or ask for a larger quota",
                           shown(owner.name).c_str(), static_cast<text_number>(all) - static_cast<text_number>(more_bytes),
                           scope, static_cast<text_number>(quota), static_cast<text_number>(all))};
   };

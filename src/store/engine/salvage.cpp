@@ -191,7 +191,7 @@ void salvage::lose_owner(owner_id id) {
 // Reports the unreadable keys between two readable ones. The second record of large values names those keys.
 void salvage::report_gap(std::string_view first, std::string_view bound) {
   const auto name = [](std::string_view full) { return full.size() < 5 ? std::string("the first") : shown(key_of(full)); };
-  lost_.push_back("keys behind " + name(first) + " and before " + (bound.empty() ? "the end" : name(bound)) +
+  lost_.push_back("keys after " + name(first) + " and before " + (bound.empty() ? "the end" : name(bound)) +
                   ": a table of the index is damaged");
   (void)records_->scan(family::extents, first, bound, false, [&](std::string_view full, std::string_view) {
     if (full != first && !later_.contains(std::string(full))) lose(std::string(full), "its record is in a damaged table");

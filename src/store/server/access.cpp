@@ -92,7 +92,7 @@ status complete(store_protocol::pool_settings& settings, const std::optional<sto
     return failure{EINVAL, "a cache has one copy of each value: its servers evict without asking each other"};
   if (settings.level == store::durability::pool_default) settings.level = store::durability::volatile_;
   if (settings.level != store::durability::volatile_)
-    return failure{EINVAL, "a cache's values may go at any time, so its durability is volatile: leave it out"};
+    return failure{EINVAL, "a cache may drop values at any time, so its durability is always volatile: leave it out"};
   return {};
 }
 

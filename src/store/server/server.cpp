@@ -116,7 +116,7 @@ result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const s
   const tcp::endpoint address = found.begin()->endpoint();
   if (!anywhere && !address.address().is_loopback())
     return failure{EACCES,
-                   format("%s is %s, which other machines reach: name an address, or give certificates or --insecure",
+                   format("%s is %s, which other machines can reach: name an address, or give certificates or --insecure",
                           endpoint.c_str(), address.address().to_string().c_str())};
   auto out = std::make_unique<tcp::acceptor>(home);
   out->open(address.protocol(), error);

@@ -291,7 +291,7 @@ status check(const server_config& config) {
   if (given != 0 && given != 3)
     return failure{EINVAL, "TLS needs tls_certificate, tls_key and tls_client_authority, all three"};
   if (!config.cluster.empty() && config.name.empty())
-    return failure{EINVAL, "a server of a cluster has a name: give --name NAME, another one for each server"};
+    return failure{EINVAL, "a server of a cluster needs a name: give each server its own (--name NAME)"};
   // These texts appear in the cluster's map, which is JSON, and in messages.
   for (const auto& [field, text] : {std::pair("name", &config.name), std::pair("cluster_name", &config.cluster_name),
                                     std::pair("advertise", &config.advertise)})

@@ -240,7 +240,7 @@ bool session::device_sums_ended(const device_transfer_ptr& one) {
 
 void session::device_put_arrived(const device_transfer_ptr& one) {
   const auto& request = one->request;
-  if (one->outcome && closed_) one->outcome = failure{ECANCELED, "the client has gone"};
+  if (one->outcome && closed_) one->outcome = failure{ECANCELED, "the client has disconnected"};
   if (!one->outcome) {
     abort_device_put(one);
     one->end_memory();

@@ -323,7 +323,7 @@ void session::prepare_device_commits(device_batch& one) {
 // The bytes are in the arena, or will not arrive.
 void session::device_batch_arrived(const device_batch_ptr& one) {
   one->end_memory();
-  if (one->outcome && closed_) one->outcome = failure{ECANCELED, "the client has gone"};
+  if (one->outcome && closed_) one->outcome = failure{ECANCELED, "the client has disconnected"};
   if (!one->outcome) return abort_device_batch(one);
   const auto pool = one->request->head.pool_id;
   if (!may_still_write(pool)) {

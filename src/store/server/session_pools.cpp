@@ -359,7 +359,7 @@ void session::sync_keys(const request_ptr& request, std::string_view key, std::s
 void session::sync_requests(const request_ptr& request, std::string_view body) {
   if (!request->fields.copy) return answer(request, {EPROTO, "answers to requests without a sender"});
   if (!parts_.access.is_admin(wire_->other()))
-    return answer(request, {EACCES, format("%s may not tell of requests", wire_->other().principal.c_str())});
+    return answer(request, {EACCES, format("%s may not report outcomes of requests", wire_->other().principal.c_str())});
   aside<bool>(
       request,
       [this, request, outcomes = std::string(body)]() -> result<bool> {

@@ -129,7 +129,7 @@ status transport::send_descriptor(std::string_view, int) {
   return failure{ENOTSUP, "descriptors travel over unix sockets only: connect to the store's socket for shm-direct"};
 }
 
-result<int> transport::open_rings() { return failure{ENOTSUP, "rings of bytes are for the store's socket only"}; }
+result<int> transport::open_rings() { return failure{ENOTSUP, "rings work over the store's unix socket only"}; }
 
 std::unique_ptr<transport> make_transport(asio::ip::tcp::socket socket) {
   return std::make_unique<tcp_transport>(std::move(socket));

@@ -175,7 +175,7 @@ class unix_transport final : public transport {
   result<int> open_rings() override {
     if (poller_ == nullptr) return failure{ENOTSUP, "the store's threads do not look for work (\"spin_us\": 0)"};
     if (rings_ != nullptr) return failure{EEXIST, "the connection has rings already"};
-    if (poller_->is_full()) return failure{ENOSPC, "enough connections have rings: this one stays with its socket"};
+    if (poller_->is_full()) return failure{ENOSPC, "too many connections have rings: this one keeps its socket"};
     auto made = store_protocol::byte_rings::make();
     if (!made) return made.error();
     rings_ = std::make_shared<ringing>(socket_, *poller_, *std::move(made));
