@@ -124,7 +124,8 @@ void committer::check_room() {
   constexpr std::uint64_t kCheckBytes = std::uint64_t{4} << 20;
   if (room_ && now - room_checked_ < std::chrono::milliseconds(200) && written_since_check_ < kCheckBytes) return;
   const auto free = components_.free_bytes();
-  room_ = !free || *free >= components_.reserve_bytes;  // a file system that reports nothing refuses writes itself
+  // A file system that does not report free space refuses writes itself.
+  room_ = !free || *free >= components_.reserve_bytes;
   room_checked_ = now;
   written_since_check_ = 0;
   components_.state.full.store(!room_, std::memory_order_relaxed);
@@ -168,7 +169,8 @@ status committer::write(group& commit_group) {
   return {};
 }
 
-// With the counts go the names of owners that the catalogue does not know yet, and the format that says that there are any.
+// Together with the counts, writes the names of owners that the catalogue does not know yet, and the format that says
+// that there are owners.
 void committer::record_owners(group& commit_group) {
   const index& records = components_.records;
   for (const auto& [holder, counts] : commit_group.owner_counts) {
@@ -197,8 +199,8 @@ status committer::sync_log() {
   return {};
 }
 
-// Names a key that leaves the index for memory alone before its record goes, so that one of the two passes of find()
-// (names, records, names) meets it.
+// Publishes the name of a key that leaves the index for memory alone before its record is removed, so that one of the
+// passes of find() (names, records, names) sees it.
 void committer::publish_volatile_names(group& commit_group) {
   for (const auto& [full, key] : commit_group.keys) {
     if (!key.before.in_index || !key.now.exists || key.now.in_index) continue;
@@ -233,14 +235,14 @@ void committer::publish(group& commit_group) {
   for (const auto& [full, key] : commit_group.keys) {
     table::shard& shard = components_.memory.shard_of(full);
     const std::lock_guard lock(shard.mutex);
-    shard.unremembered.clear();  // all of them are this group's
+    shard.unremembered.clear();  // all of them belong to this group
   }
   if (commit_group.sync) components_.space.release(std::move(commit_group.freed));
   else components_.space.release_after_sync(std::move(commit_group.freed));
   reach("commit.published");
 }
 
-// With the lock of the key's shard held, so that the key's changes are told in their order.
+// Precondition: the lock of the key's shard is held, so that the key's changes are reported in their order.
 void committer::tell(change kind, std::string_view full, version_t version, std::uint64_t length_bytes) const {
   if (components_.on_change) components_.on_change({pool_of(full), kind, key_of(full), version, length_bytes});
 }
@@ -258,8 +260,8 @@ void committer::publish_key(const std::string& full, pending_key& key) {
   old = key_entry.current;  // released after the lock
   key_entry.committing = false;
   key_entry.is_volatile = is_volatile;
-  // A value that only the disk holds is found through its record, unless it has none; so is one without bytes, whose entry
-  // no eviction would ever meet.
+  // A value that only the disk holds is found through its record, unless it has none. A value without bytes also needs
+  // no entry, which no eviction would ever reach.
   const bool keep = key.now.exists && key.now.current && (is_volatile || !key.now.current->segments().empty());
   shard.set_current(key_entry, keep ? key.now.current : nullptr);
   shard.drop_if_empty(key_entry);
@@ -273,7 +275,7 @@ void committer::publish_key(const std::string& full, pending_key& key) {
 }
 
 void committer::forget_pool(const pool_ref& pool) {
-  std::vector<value_ref> old;  // let go of behind the locks
+  std::vector<value_ref> old;  // released after the locks
   for (std::size_t i = 0; i < table::kShards; ++i) {
     table::shard& shard = components_.memory.shard_at(i);
     std::lock_guard lock(shard.mutex);
@@ -285,13 +287,13 @@ void committer::forget_pool(const pool_ref& pool) {
       shard.drop_if_empty(key_entry);
     });
   }
-  pool->held.take_back();  // nothing of the pool comes or goes any more: all shards have been visited
+  pool->held.take_back();  // no value of the pool comes or goes any more: all shards have been visited
   tell(change::pool_deleted, full_key(pool->id, ""), 0);
 }
 
 void committer::take_back(group& commit_group, const failure& reason) {
-  // The log may hold the records although the write failed, so their space is not reused. The next start sees what the log
-  // holds and gives the space back.
+  // The log may hold the records although the write failed, so their space is not reused. The next start sees what the
+  // log holds, and frees the space.
   for (const value_ref& made : commit_group.written) made->owns_extents = made->owns_extents && !commit_group.attempted;
   for (auto& [pool, counts] : commit_group.charged)
     pool->refund(static_cast<std::int64_t>(counts.keys), static_cast<std::int64_t>(counts.bytes));

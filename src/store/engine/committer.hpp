@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one thread that changes the index. It takes whatever has gathered, settles each operation against the state that those
-// before it leave, writes all of it as one batch of the log with one sync, and only then shows it to readers and answers.
+// The one thread that changes the index. It takes all waiting units, settles each operation against the state left by
+// those before it, writes all of them as one batch of the log with one sync, and only then publishes and answers them.
 // So the order of operations is the order of this queue, and thirty-two waiting clients cost one sync.
 #pragma once
 
@@ -42,32 +42,35 @@ class committer {
     std::uint64_t reserve_bytes = 0;
     std::uint32_t group_wait_us = 0;
     std::function<void(const key_change&)> on_change;  // engine_options::on_change
-    // The store's format record, to be written with the first owner's name; empty: it says already that there are owners.
+    // The store's format record, to be written with the first owner's name; empty if it already says that there are
+    // owners.
     std::string format_with_owners;
   };
   // `next_version` and the durably recorded `ceiling` that it must stay below.
   committer(parts components, version_t next_version, version_t ceiling);
   ~committer();
-  // Finishes what is queued. Not from the committer's own thread.
+  // Finishes what is queued. Must not be called from the committer's own thread.
   void stop();
 
-  // Takes the unit; its done() is called from the committer's thread, or at once (ESHUTDOWN) after stop().
+  // Takes the unit. Calls its done() from the committer's thread, or at once (ESHUTDOWN) after stop().
   void enqueue(unit_ref unit);
-  // A version for a put that passes the committer by (volatile ones).
+  // A version for a volatile put, which bypasses the committer.
   version_t next_version() noexcept { return next_version_.fetch_add(1, std::memory_order_relaxed); }
-  // The version of a put: the one that it brings, which later ones of this store shall be greater than, or the next.
+  // The version of a put: the one that it brings, above which later versions of this store must be, or else the next
+  // one.
   version_t version_for(const copy_of& copy) noexcept {
     if (copy.version == 0) return next_version();
     raise_versions(copy.version + 1);
     return copy.version;
   }
-  // The first of versions for so many puts: who takes them one by one waits each time for the line of other committing
-  // threads. Others take later ones meanwhile, so each is used only where is_usable() and table::shard::is_newest() say so.
+  // Reserves versions for this many puts and returns the first. Taking them one by one would wait each time for the
+  // cache line of other committing threads. Others take later versions meanwhile, so each is used only if is_usable()
+  // and table::shard::is_newest() allow it.
   version_t reserve_versions(version_t count) noexcept { return next_version_.fetch_add(count, std::memory_order_relaxed); }
   bool is_usable(version_t reserved) const noexcept { return reserved >= least_usable_.load(std::memory_order_relaxed); }
   void skip_versions(version_t count) noexcept { raise(least_usable_, reserve_versions(count) + count); }
   void raise_versions(version_t at_least) noexcept { raise(next_version_, at_least); }
-  // Everything written so far is synced; space that waited for it is free. From any thread.
+  // Syncs everything written so far and frees the space that waited for it. May be called from any thread.
   status sync_log();
 
   // Versions recorded ahead at a time: at a million puts a second, more than a run lasts.
@@ -78,7 +81,7 @@ class committer {
  private:
   struct key_state {
     bool exists = false;
-    bool in_index = false;  // else the truth is `current`, if it exists
+    bool in_index = false;  // otherwise the truth is `current`, if it exists
     version_t version = 0;
     std::uint64_t length_bytes = 0;
     std::vector<segment> on_disk;  // large and in_index
@@ -88,16 +91,16 @@ class committer {
   };
   struct pending_key {
     key_state before, now;
-    std::optional<failure> unreadable;  // what stood before is not known, so nothing can be done to it
+    std::optional<failure> unreadable;  // the previous value is unknown, so nothing can be done to it
   };
   struct group {  // of units that share a write
     std::vector<unit_ref> units;
     rocksdb::WriteBatch batch;
     std::unordered_map<std::string, pending_key> keys;
     std::map<pool_ref, pool_counts> counts;                             // of the index, as they will be
-    std::map<pool_ref, pool_counts> charged;                            // (differences) to give back if the write fails
-    std::map<std::pair<pool_ref, owner_id>, pool_counts> owner_counts;  // as counts, of them by an owner
-    std::vector<std::pair<pool_ref, owner_changes>> owner_charged;      // as charged
+    std::map<pool_ref, pool_counts> charged;                            // differences to undo if the write fails
+    std::map<std::pair<pool_ref, owner_id>, pool_counts> owner_counts;  // like counts, for each owner
+    std::vector<std::pair<pool_ref, owner_changes>> owner_charged;      // like charged
     std::vector<owner_state*> recorded;                                 // owners whose name the batch holds
     std::vector<segment> freed;
     std::vector<value_ref> written;  // large values whose records the batch holds
@@ -150,7 +153,7 @@ class committer {
 
   parts components_;
   alignas(64) std::atomic<version_t> next_version_;
-  alignas(64) std::atomic<version_t> least_usable_{0};  // of reserved ones
+  alignas(64) std::atomic<version_t> least_usable_{0};  // the least usable reserved version
   alignas(64) version_t ceiling_;
   std::mutex mutex_;
   std::condition_variable wake_;

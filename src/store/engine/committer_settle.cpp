@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settles a unit against the state that the group's earlier units leave, without publishing anything.
+// Settles a unit against the state left by the group's earlier units, without publishing anything.
 #include <cerrno>
 #include <chrono>
 
@@ -25,7 +25,7 @@ status check_condition(condition precondition, version_t expected, bool exists, 
   return {};
 }
 
-// State to remove an atomic unit from its group again.
+// The state for removing an atomic unit from its group again.
 struct committer::undo {
   std::vector<std::pair<std::string, key_state>> keys;
   std::map<pool_ref, pool_counts> counts;
@@ -64,7 +64,8 @@ void committer::settle(group& commit_group, commit_unit& unit) {
     any = any || op.outcome.error == 0;
   }
   if (!any) return;  // nothing changed, so repeating it is harmless
-  // The client gets the answer of the store that it asked first: a later version may have overtaken this one here.
+  // The client gets the answer of the store that it asked first, because a later version may have overtaken this one
+  // here.
   if (earlier_outcome && earlier_outcome->items.size() == outcome.items.size())
     outcome.items = std::move(earlier_outcome->items);
   commit_group.requests[{unit.request.client, unit.request.sequence}] = &unit;
@@ -75,7 +76,7 @@ void committer::settle(group& commit_group, commit_unit& unit) {
   commit_group.outcomes.emplace_back(unit.request, std::move(outcome));
 }
 
-// Outcomes reported by another store do not replace those of operations done here, nor later ones.
+// Outcomes reported by another store replace neither those of operations done here nor later ones.
 void committer::settle_outcomes(group& commit_group, commit_unit& unit) {
   if (status able = components_.state.writable(); !able) {
     unit.failed = able.error();
@@ -100,7 +101,7 @@ void committer::settle_outcomes(group& commit_group, commit_unit& unit) {
   }
 }
 
-// False: the unit must be done; `earlier_outcome` then holds the outcome that another store reported, if any.
+// Returns false if the unit must be done; `earlier_outcome` then holds the outcome reported by another store, if any.
 bool committer::answer_repeated(group& commit_group, commit_unit& unit, std::optional<request_outcome>& earlier_outcome) {
   if (const auto twin = commit_group.requests.find({unit.request.client, unit.request.sequence});
       twin != commit_group.requests.end()) {
@@ -114,7 +115,7 @@ bool committer::answer_repeated(group& commit_group, commit_unit& unit, std::opt
     return true;
   }
   if (!*found) return false;
-  // A copy of a change that was under way when its outcome was reported: the value is not here yet.
+  // A copy of a change that was in progress when its outcome was reported: the value is not here yet.
   if ((*found)->is_remote && unit.is_copy()) {
     earlier_outcome = **found;
     return false;
@@ -293,7 +294,7 @@ status committer::settle_flags(group& commit_group, operation& op, pending_key& 
     components_.records.put(commit_group.batch, family::values, op.full, encode(*record));
     return {};
   }
-  // Put by this group: no reader sees the value yet.
+  // Put by this group, so no reader sees the value yet.
   key.now.current->user_flags.store(op.user_flags, std::memory_order_relaxed);
   put_record(commit_group, *key.now.current, op.full);
   return {};
@@ -322,14 +323,14 @@ void committer::settle_drop(group& commit_group, commit_unit& unit) {
     unit.failed = scanned.error();
     return;
   }
-  // The batch holds this group's earlier puts; the removal stands behind them.
+  // The batch contains this group's earlier puts, and the removal comes after them.
   for (auto& [full, key] : commit_group.keys) {
     if (pool_of(full) != pool->id) continue;
     if (!(key.before.in_index && key.before.version == key.now.version))
       pieces.insert(pieces.end(), key.now.on_disk.begin(), key.now.on_disk.end());
     key.now = key_state{};
   }
-  // (The record that the scan saw may name a piece that this group has freed already.)
+  // The record that the scan saw may name a piece that this group has already freed.
   for (const segment& freed : commit_group.freed)
     std::erase_if(pieces, [&](const segment& piece) { return piece.offset_bytes == freed.offset_bytes; });
   commit_group.freed.insert(commit_group.freed.end(), pieces.begin(), pieces.end());
@@ -345,7 +346,7 @@ void committer::settle_drop(group& commit_group, commit_unit& unit) {
   unit.reached = durability::durable;
 }
 
-// The shard's lock is held. The entry stays: it is about to be changed.
+// The entry stays, because it is about to be changed. Precondition: the shard's lock is held.
 void committer::forget_expired(table::shard& shard, entry& key_entry) {
   if (const pool_ref pool = components_.known.find(pool_of(key_entry.key()))) {
     pool->refund(1, static_cast<std::int64_t>(key_entry.current->length_bytes));
@@ -400,7 +401,7 @@ pool_counts& committer::need_counts(group& commit_group, const pool_ref& pool) {
   return commit_group.counts[pool] = pool_counts{pool->indexed_keys, pool->indexed_bytes};
 }
 
-// What of the index an owner has.
+// Counts what an owner has in the index.
 void committer::count_owned(group& commit_group, const pool_ref& pool, const owner_changes& changes) {
   for (const owner_change& one : {changes.gains, changes.loses}) {
     const pool_owners::share* const share = one.is_nothing() ? nullptr : pool->held.need(one.owner);
@@ -419,7 +420,7 @@ status committer::charge_owners(group& commit_group, const pool_ref& pool, const
   return {};
 }
 
-// Gives back what was charged from that one on.
+// Undoes the charges from index `first` on.
 void committer::refund_owners(group& commit_group, std::size_t first) {
   auto& charged = commit_group.owner_charged;
   for (std::size_t i = first; i < charged.size(); ++i) charged[i].first->held.refund(charged[i].second);

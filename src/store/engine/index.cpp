@@ -33,14 +33,14 @@ constexpr std::uint64_t kSpareBytes = std::uint64_t{1} << 20;  // manifest, opti
 
 constexpr const char* kNames[kFamilies] = {"default", "values", "extents", "requests"};
 
-// A memory table and the logs behind it: 1/64 of a small disk, since each log is allocated a little longer than a table.
-// What is in logs has to be replayed by the start after a kill.
+// A memory table and the logs behind it: 1/64 of a small disk, since each log is allocated slightly longer than a
+// table. A start after a kill has to replay what is in the logs.
 std::uint64_t table_bytes(std::uint64_t disk_bytes) {
   return std::clamp<std::uint64_t>(disk_bytes / 64, std::uint64_t{1} << 20, std::uint64_t{16} << 20);
 }
 
-// Sends RocksDB's warnings to our log. Its own log, a file beside the index, aborts the process if it is written after a
-// full disk has refused a write.
+// Passes RocksDB's warnings to our log. Its own log, a file beside the index, aborts the process if it is written after
+// a full disk has refused a write.
 class warnings final : public rocksdb::Logger {
  public:
   warnings() : rocksdb::Logger(rocksdb::InfoLogLevel::WARN_LEVEL) {}
@@ -59,23 +59,23 @@ rocksdb::DBOptions database_options(const index::options& settings, bool is_new,
   // A missing index is damage; without this option RocksDB would make an empty one.
   options.create_if_missing = is_new;
   options.create_missing_column_families = !settings.read_only;
-  // Replay keeps everything before the first torn record: a crash may tear the end of a log that is synced in order. After
-  // a clean stop nothing is torn.
+  // Replay keeps everything before the first torn record, because a crash may tear the end of a log that is synced in
+  // order. After a clean stop nothing is torn.
   options.wal_recovery_mode =
       is_sealed ? rocksdb::WALRecoveryMode::kAbsoluteConsistency : rocksdb::WALRecoveryMode::kPointInTimeRecovery;
-  options.track_and_verify_wals_in_manifest = true;  // a whole log that is missing is damage, not a torn tail
+  options.track_and_verify_wals_in_manifest = true;  // a completely missing log is damage, not a torn tail
   options.paranoid_checks = true;
   options.avoid_flush_during_recovery = true;                         // start-up replays without rewriting
-  options.max_total_wal_size = 2 * table_bytes(settings.disk_bytes);  // what start-up replays at most
+  options.max_total_wal_size = 2 * table_bytes(settings.disk_bytes);  // limit of what start-up replays
   options.manifest_preallocation_size = std::size_t{64} << 10;
   options.max_background_jobs = 2;
   options.max_open_files = 512;
-  // RocksDB opens its files by this many threads, and ends the process where one cannot be started. There are few files.
+  // RocksDB opens its files with this many threads, and ends the process if one cannot be started. There are few files.
   options.max_file_opening_threads = 1;
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   options.info_log = std::make_shared<warnings>();
-  options.max_bgerror_resume_count = 0;        // recover() decides when
+  options.max_bgerror_resume_count = 0;        // recover() decides when to resume
   options.avoid_flush_during_shutdown = true;  // prepare_stop() decides
   return options;
 }
@@ -88,11 +88,11 @@ rocksdb::ColumnFamilyOptions family_options(const std::shared_ptr<rocksdb::Cache
   table.format_version = 5;
   rocksdb::ColumnFamilyOptions options;
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  options.compression = rocksdb::kNoCompression;  // GPU values do not compress, keys hardly
+  options.compression = rocksdb::kNoCompression;  // GPU values do not compress, and keys hardly do
   options.write_buffer_size = memory_bytes;
-  options.max_write_buffer_number = 6;  // as much as before in all: a burst does not wait for the disk
+  options.max_write_buffer_number = 6;  // as much as before in total: a burst does not wait for the disk
   options.level_compaction_dynamic_level_bytes = true;
-  // Each change reads its key first, which mostly is not there: the filter saves the walk through the tables in memory.
+  // Each change reads its key first, which is absent in most cases; the filter avoids searching the tables in memory.
   options.memtable_prefix_bloom_size_ratio = 0.05;
   options.memtable_whole_key_filtering = true;
   return options;
@@ -112,8 +112,8 @@ status cut_torn(const index::options& settings, const manifest_file& torn) {
   return {};
 }
 
-// RocksDB starts threads while it opens (one for each of 16 tables, its background jobs, its timer). One that cannot be
-// started makes it keep its lock, or end the process: so it begins only where as many can be had.
+// RocksDB starts threads while it opens (one for each of 16 tables, its background jobs, its timer). If one cannot be
+// started, it keeps its lock or ends the process, so this checks first that as many can be started.
 status find_room_for_threads() {
   constexpr std::size_t kThreads = 20;
   std::latch counted(1);
@@ -252,14 +252,14 @@ status index::prepare_stop(std::uint64_t free_bytes) {
   const status flushed = has_room ? flush() : status();
   failures_->end();
   rocksdb::CancelAllBackgroundWork(db_.get(), true);
-  // A full disk takes no table. The log is synced all the same; it may end torn, so the next start treats it as after a
-  // crash.
+  // A full disk has no room for a table. The log is synced all the same; its end may be torn, so the next start treats
+  // it as after a crash.
   if (!flushed && flushed.code() != ENOSPC) return flushed;
   may_seal_ = mark_ != nullptr && has_room && flushed;
   return {};
 }
 
-// RocksDB removes logs and does not sync the folder; a file's own sync does not reach it, either.
+// RocksDB removes logs without syncing the folder, and a sync of a file does not include the folder.
 status index::sync_names() const {
   std::unique_ptr<rocksdb::Directory> names;
   rocksdb::Status done = env_->NewDirectory(folder_, &names);
@@ -267,19 +267,19 @@ status index::sync_names() const {
   return done.ok() ? status() : status(index_failure(done, "syncing the names in " + folder_));
 }
 
-// Without the seal the next start treats the log as after a crash, which loses nothing. With it, a log that loss of power
-// brings back would be taken for damage, so its removal is durable first.
+// Without the seal, the next start treats the log as after a crash, which loses nothing. With it, a log that reappears
+// after a loss of power would be taken for damage, so its removal is made durable first.
 void index::seal() {
   auto sealed = seals_of(folder_);
   if (const status durable = sync_names(); !durable) sealed = durable.error();
   const status done = sealed ? mark_->seal(std::move(*sealed)) : status(sealed.error());
   if (!done) PL_LOG(warn, "store: the clean stop was not noted: %s", done.error().message.c_str());
-  // For repair only.
+  // Only needed for repair.
   if (done) (void)write_manifest_copy(folder_, manifest_copy_);
 }
 
-// The change is done, so the next one fails instead of this one, as after any failed write or sync. Without room (copy-on-
-// write file systems) the mark stays behind, which still holds.
+// The change is done, so the next one fails instead of this one, as after any failed write or sync. Without room
+// (copy-on-write file systems) the mark stays behind, and is still valid.
 void index::note(std::uint64_t written, std::uint64_t synced) {
   const status done = mark_->note(written, synced);
   if (done || done.code() == ENOSPC || mark_failed_.exchange(true)) return;
@@ -321,7 +321,7 @@ status index::write(rocksdb::WriteBatch& batch, bool sync) {
   const std::lock_guard lock(write_mutex_);
   if (status recovered = recover_locked(); !recovered) return recovered;
   batch.PutLogData(stamp_of(mark_->synced()));
-  // Other threads may write too: the log's end is at least this.
+  // Other threads may write too, so the log's end is at least this.
   const std::uint64_t end = last_sequence() + batch.Count();
   const rocksdb::Status done = db_->Write(write_options, &batch);
   if (!done.ok()) {

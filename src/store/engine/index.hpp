@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// RocksDB as the store uses it: four families of keys, one log, results instead of its own status type. The log is replayed
-// up to its first torn record; that nothing acknowledged is behind it, and that the files are those of the last clean stop,
-// is made sure before (recovery.hpp).
+// RocksDB as the store uses it: four families of keys, one log, and results instead of its own status type. The log is
+// replayed up to its first torn record; recovery.hpp checks beforehand that nothing acknowledged is behind it, and that
+// the files are those of the last clean stop.
 #pragma once
 
 #include <rocksdb/db.h>
@@ -27,7 +27,7 @@ namespace pl::store {
 enum class family : std::size_t {
   catalogue = 0,  // format, version ceiling, pools, counts
   values = 1,     // full_key -> value_record
-  extents = 2,    // full_key -> extents of it, large values only: what start-up reads
+  extents = 2,    // full_key -> its extents, for large values only: what start-up reads
   requests = 3,   // client, slot -> request_outcome
 };
 constexpr std::size_t kFamilies = 4;
@@ -39,34 +39,33 @@ class index {
     std::uint64_t cache_bytes = 0;
     bool read_only = false;
     rocksdb::Env* env = nullptr;
-    // How the log is guarded. No path: not at all, for what looks at a folder.
+    // How the log is protected. Without a path it is not, for tools that only read a folder.
     std::string mark_path{};
-    disk* files = nullptr;                         // of the mark
+    disk* files = nullptr;                         // holds the mark
     bool has_extents = false;                      // recovery_question
-    std::uint64_t disk_bytes = ~std::uint64_t{0};  // of the file system: memory tables and logs are made to fit a small one
+    std::uint64_t disk_bytes = ~std::uint64_t{0};  // of the file system: memory tables and logs are adapted to a small one
   };
-  // EUCLEAN: something that was acknowledged is lost, or the files are damaged; nothing was changed.
+  // EUCLEAN: something acknowledged is lost, or the files are damaged; nothing was changed.
   static result<std::unique_ptr<index>> open(const options& settings);
   ~index();
   index(const index&) = delete;
   index& operator=(const index&) = delete;
 
-  // All thread-safe; writes are in the order in which they return.
+  // All calls are thread-safe; writes are ordered as they return.
   result<std::optional<std::string>> get(family column_family, std::string_view key) const;
-  // `sync`: on the medium when this returns, with all that was written before. ENOSPC: nothing was done as far as readers
-  // see, but the log may hold it until recover() succeeds, which the next write tries first.
+  // `sync`: on the medium when this returns, with everything that was written before. ENOSPC: readers see no change,
+  // but the log may contain it until recover() succeeds, which the next write tries first.
   status write(rocksdb::WriteBatch& batch, bool sync);
-  // What was written so far is on the medium.
+  // Everything written so far is on the medium when this returns.
   status sync();
   // Whether settle_mark() would raise the mark that survives a loss of power. The committer asks this when it is idle.
-  //
   bool is_mark_behind() const;
   status settle_mark();
-  // The log is empty afterwards, if `free_bytes` of the disk suffice for tables of what is in it, and threads of RocksDB
-  // write nothing any more. The files are sealed when the index is destroyed after this.
+  // On return the log is empty if `free_bytes` of the disk suffice for tables of its content, and RocksDB's threads
+  // write nothing any more. The files are sealed when the index is destroyed afterwards.
   status prepare_stop(std::uint64_t free_bytes);
-  // After a write failed for want of room: makes writing possible again if there is room now, else ENOSPC. Nothing to do
-  // after a write that succeeded.
+  // After a write failed for lack of room: makes writing possible again if there is room now, otherwise ENOSPC. Does
+  // nothing after a write that succeeded.
   status recover();
 
   void put(rocksdb::WriteBatch& batch, family column_family, std::string_view key, std::string_view value) const;
@@ -74,28 +73,28 @@ class index {
   // [first, bound)
   void erase_range(rocksdb::WriteBatch& batch, family column_family, std::string_view first, std::string_view bound) const;
 
-  // Calls `visit` for each key in [first, bound) in order, until it returns false. `bound` empty: to the end. A snapshot of
-  // the moment. `keep` = false: what is read does not push other things out of the cache.
+  // Calls `visit` for each key in [first, bound) in order, until it returns false; an empty `bound` means the end. Sees
+  // a snapshot. `keep` = false: what is read does not evict other content from the cache.
   status scan(family column_family, std::string_view first, std::string_view bound, bool keep,
               const std::function<bool(std::string_view key, std::string_view value)>& visit) const;
 
-  // From the end back to `after`, which is not visited.
+  // Visits keys from the end back to `after`, which is not visited.
   status scan_back(family column_family, std::string_view after,
                    const std::function<bool(std::string_view key, std::string_view value)>& visit) const;
 
   // Reads all tables and compares their checksums.
   status verify_tables() const;
   std::uint64_t last_sequence() const;
-  std::uint64_t first_log() const;  // older ones hold nothing that is not in the tables
+  std::uint64_t first_log() const;  // earlier logs hold only what is already in the tables
 
  private:
   index() = default;
   static result<std::unique_ptr<index>> open_files(const options& settings, bool is_new, bool is_sealed);
-  // Of a torn manifest's whole part, to read.
+  // Opens the whole part of a torn manifest for reading.
   static result<std::unique_ptr<index>> open_view(const options& settings, const manifest_file& torn,
                                                   const std::string& path);
   void seal();
-  // Names that RocksDB has removed do not come back after this.
+  // Makes sure that files removed by RocksDB do not reappear.
   status sync_names() const;
   status resume();
   status recover_locked();

@@ -41,7 +41,7 @@ status requests::load() {
   return {};
 }
 
-// With the group's mutex.
+// Precondition: the group's mutex is held.
 requests::window& requests::need(group& client_group, std::uint64_t client) {
   const auto found = client_group.clients.find(client);
   if (found != client_group.clients.end()) {
@@ -54,7 +54,7 @@ requests::window& requests::need(group& client_group, std::uint64_t client) {
   return made;
 }
 
-// With the group's mutex. False: all are in use.
+// Returns false if all clients are in use. Precondition: the group's mutex is held.
 bool requests::forget_oldest_client(group& client_group) {
   for (auto oldest = client_group.recent.rbegin(); oldest != client_group.recent.rend(); ++oldest) {
     const auto gone = client_group.clients.find(*oldest);
@@ -79,7 +79,7 @@ requests::use::~use() {
   if (group_ == nullptr) return;
   const std::lock_guard lock(group_->mutex);
   group_->items += window_->items - counted_items_;  // modulo 2^64
-  // (This client is in use still, so it is not among those that go.)
+  // This client is still in use, so it is not among those forgotten.
   while (group_->items > kMaxGroupItems && forget_oldest_client(*group_)) {}
   --window_->users;
 }
@@ -93,7 +93,8 @@ void requests::set_slot(window& destination, request_outcome outcome) {
   limit_items(destination);
 }
 
-// Where the client has too many items, its oldest batches lose theirs; their numbers stay, so that they are not done again.
+// If the client has too many items, its oldest batches lose theirs. Their numbers stay, so that they are not applied
+// again.
 void requests::limit_items(window& destination) {
   while (destination.items > kMaxItems) {
     request_outcome* oldest = nullptr;
@@ -118,7 +119,7 @@ status requests::read_window(std::uint64_t client, window& destination) {
   return index_.scan(family::requests, client_key(client), client_key(client + 1), false,
                      [&](std::string_view, std::string_view raw) {
                        auto outcome = decode_outcome(raw);
-                       if (!outcome) return true;  // a layout of another version: as if forgotten
+                       if (!outcome) return true;  // a layout of another version counts as forgotten
                        set_slot(destination, std::move(*outcome));
                        return true;
                      });
@@ -164,7 +165,7 @@ void requests::turn::remember(std::uint64_t sequence, durability reached, std::u
   known.reached = reached;
   known.group = group;
   known.is_remote = false;
-  known.items.assign(1, {0, version, crc});  // in the memory of what was there
+  known.items.assign(1, {0, version, crc});  // reuses the memory of the previous outcome
   limit_items(*client_);
 }
 
@@ -228,7 +229,8 @@ status requests::forget(const std::function<bool(std::uint16_t)>& selected) {
   rocksdb::WriteBatch batch;
   status scanned = index_.scan(family::requests, {}, {}, false, [&](std::string_view key, std::string_view raw) {
     const auto outcome = decode_outcome(raw);
-    // An unreadable record is of another release. It is erased too, so that the other release does not trust it later.
+    // An unreadable record comes from another release. It is erased too, so that the other release does not trust it
+    // later.
     if (!outcome || goes(outcome->group)) index_.erase(batch, family::requests, key);
     return true;
   });

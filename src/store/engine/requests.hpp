@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What clients' last requests did, so that one that comes twice is answered twice and done once. A client has a ring of
-// kDedupeWindow entries; the ring of a client that was not seen for long is forgotten as a whole when there are too many.
-// A batch has an item for each of its operations; items have limits of their own, so that batches are forgotten earlier.
+// Remembers what clients' last requests did, so that a repeated request is answered again and applied once. Each client
+// has a ring of kDedupeWindow entries. When there are too many clients, the ring of the one that was idle longest is
+// forgotten as a whole. A batch has an item for each of its operations; items have limits of their own, so batches are
+// forgotten earlier.
 //
-// Two kinds of locks. lock() holds off other requests of the same client (and of one in 256 others) for as long as the
-// request takes. The mutex of a group guards its lists for a moment. It comes last, behind those of the table's shards.
+// There are two kinds of locks. lock() holds off other requests of the same client (and of one in 256 others) for the
+// duration of a request. The mutex of a group guards its lists for a moment, and is the last in the lock order, after
+// those of the table's shards.
 #pragma once
 
 #include <array>
@@ -27,25 +29,25 @@ namespace pl::store {
 
 class requests {
   struct window {
-    std::vector<request_outcome> slots;  // sequence 0: empty; without items: what it did is forgotten
+    std::vector<request_outcome> slots;  // sequence 0: empty; no items: its outcome is forgotten
     std::size_t items = 0;               // of all slots
-    bool in_index = false;               // entries may be there that are not here
-    // Of the group's mutex; those above belong to who has lock() and a `use`.
+    bool in_index = false;               // the index may have entries that are not here
+    // Guarded by the group's mutex; the members above belong to whoever has lock() and a `use`.
     unsigned users = 0;
     std::list<std::uint64_t>::iterator recent;
   };
   struct group {
     short_mutex mutex;
     std::unordered_map<std::uint64_t, window> clients;
-    std::list<std::uint64_t> recent;       // front: seen last
-    std::vector<std::uint64_t> forgotten;  // in the index still
-    std::size_t items = 0;                 // of all clients, but for what has changed in windows in use
-    std::vector<std::uint64_t> seen() {    // the last one last
+    std::list<std::uint64_t> recent;       // the front was seen last
+    std::vector<std::uint64_t> forgotten;  // forgotten here, but still in the index
+    std::size_t items = 0;                 // of all clients, except for changes in windows that are in use
+    std::vector<std::uint64_t> seen() {    // clients in the order in which they were last seen
       const std::lock_guard lock(mutex);
       return {recent.rbegin(), recent.rend()};
     }
   };
-  // A client's window, made where there is none, which is not forgotten as long as this lives.
+  // A client's window, created if there is none. It is not forgotten while this object lives.
   class use {
    public:
     use(group& its_group, std::uint64_t client);
@@ -65,29 +67,30 @@ class requests {
  public:
   static constexpr std::size_t kMaxClients = 4096;
   static constexpr std::size_t kGroups = 16;
-  static constexpr std::size_t kMaxItems = std::size_t{128} << 10;       // of one client: 32 of the longest batches
-  static constexpr std::size_t kMaxGroupItems = std::size_t{256} << 10;  // as many as full rings of single requests have
+  static constexpr std::size_t kMaxItems = std::size_t{128} << 10;  // of one client: 32 of the longest batches
+  // as many as full rings of single requests have
+  static constexpr std::size_t kMaxGroupItems = std::size_t{256} << 10;
   static_assert(kMaxGroupItems >= kMaxClients / kGroups * kDedupeWindow);
 
   explicit requests(index& records) : index_(records) {}
-  // At start: which clients the index remembers. Their entries are read when they come.
+  // At start: reads which clients the index remembers. Their entries are read when they first send a request.
   status load();
 
   using client_lock = std::unique_lock<short_mutex>;
-  // Holds off other requests of the client; find, remember and store need it.
+  // Holds off other requests of the client; required for find, remember and store.
   client_lock lock(const request_key& request) { return client_lock(turn_of(request.client)); }
-  // What this request did, if it was done. EINVAL: it is older than what is remembered, so its outcome is gone.
+  // The outcome of this request if it was done. EINVAL: it is older than the window, so its outcome is forgotten.
   result<std::optional<request_outcome>> find(const request_key& request);
   void remember(const request_key& request, request_outcome outcome);
 
-  // Requests of one client, by one call: as lock(), and the client is looked up once.
+  // Several requests of one client under one lock(), with one lookup of the client.
   class turn {
    public:
-    // Ahead of the two below for `count` requests: what is known of them comes into the cache.
+    // Prefetches what the next two calls need for `count` requests.
     void fetch(std::uint64_t first_sequence, std::size_t count) const noexcept;
-    // Whether nothing is known of the request, nor of later ones in its place: it is to be done.
+    // Whether nothing is known of this request, nor of a later one in its slot: it has to be done.
     bool is_new(std::uint64_t sequence) const noexcept;
-    // A request with one operation, which succeeded in memory alone.
+    // Remembers a request with one operation that succeeded in memory alone.
     void remember(std::uint64_t sequence, durability reached, std::uint16_t group, version_t version, std::uint32_t crc);
 
    private:
@@ -98,18 +101,19 @@ class requests {
   };
   result<turn> take_turn(std::uint64_t client);
 
-  // Calls `tell` with every stored outcome of these groups; the client seen last comes last. Blocking.
-  // Outcomes stored meanwhile may be missed. Precondition: no lock().
+  // Calls `tell` with every stored outcome of these groups, ending with the client seen last. Outcomes stored meanwhile
+  // may be missed. Blocking. Precondition: the caller does not have lock().
   status each(const std::function<bool(std::uint16_t group)>& selected,
               const std::function<void(std::uint64_t client, const request_outcome& outcome)>& tell);
 
-  // Of these groups, also in the index. Blocking. Precondition: no lock(); requests of the groups are not under way.
+  // Forgets the requests of these groups, also in the index. Blocking. Precondition: the caller does not have lock(),
+  // and no request of the groups is in progress.
   status forget(const std::function<bool(std::uint16_t group)>& selected);
 
-  // The same as records of a batch, with the clients that are forgotten for it.
+  // The same as records of a batch, including the clients that are forgotten for it.
   void store(rocksdb::WriteBatch& batch, const request_key& request, const request_outcome& outcome);
 
-  // For tests: items that are remembered in memory.
+  // For tests: number of items remembered in memory.
   std::size_t items();
 
  private:

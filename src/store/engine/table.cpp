@@ -16,7 +16,8 @@ entry& table::shard::add(std::string_view key, std::size_t hash) {
 
 namespace {
 
-// Tells the cache whose value the entry has, or had. Precondition: it is in no list, or `next` is of no cache.
+// Reports to the cache of the value that the entry has, or had. Precondition: the entry is in no list, or `next`
+// belongs to no cache.
 void tell_cache(entry& key_entry, const value* next) {
   pool_cache* const owner = next != nullptr ? next->cache() : nullptr;
   if (cache_entry* const cached = key_entry.cached(); cached != nullptr && owner == nullptr) {
