@@ -37,7 +37,8 @@ struct bandwidth_options {
   group_options ranks;
 };
 
-// Nothing: go on with `options`. Otherwise the program ends with this code: help or an error has been printed.
+// Returns nothing to continue with `options`. Otherwise the program ends with this code: help or an error has been
+// printed.
 std::optional<int> parse_options(const tools::invocation& call, bandwidth_options& options);
 
 // "64" (MiB, as the original), "64K", "1G", "4096B"; nothing for less than 4 bytes and everything else.

@@ -25,7 +25,7 @@ class run_execution {
   run_execution(test_context& context, test_outcome& outcome, const cell_run& run, bool is_original)
       : context_(context), outcome_(outcome), run_(run), is_original_(is_original) {}
 
-  // False: interrupted, the cells say so.
+  // Returns false if interrupted; the cells say so.
   bool measure() { return run_.latency ? measure_latency() : measure_transfers(); }
 
   // Repeats a measurement that another tenant's burst disturbed, but only a bounded number of times on a machine that stays

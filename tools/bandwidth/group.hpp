@@ -19,7 +19,7 @@ namespace pl::bandwidth {
 // After a failure the group is of no use: every later call fails at once with the same sentence.
 class group {
  public:
-  // Null: a group of one.
+  // Null means a group of one.
   explicit group(std::unique_ptr<messaging::star_exchange> exchange) : exchange_(std::move(exchange)) {}
   int rank() const { return exchange_ ? exchange_->rank() : 0; }
   int size() const { return exchange_ ? exchange_->size() : 1; }

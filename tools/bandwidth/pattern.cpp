@@ -97,7 +97,7 @@ struct pattern::workshop {
 pattern::pattern(gpu_set& gpus) : gpus_(gpus) {}
 pattern::~pattern() = default;
 
-// Null: the CPU must do it.
+// Null if the CPU must do it.
 result<pattern::workshop*> pattern::workshop_for(const memory_view& view, int near_gpu) {
   if (!view.gpu_reachable) return nullptr;
   const int gpu = view.location.type == place::kind::gpu ? view.location.index : near_gpu;

@@ -146,7 +146,7 @@ status multinode_test::run() {
   return {};
 }
 
-// False: the test ends here.
+// Returns false if the test ends here.
 bool multinode_test::run_round(const rank_round& round) {
   std::vector<std::size_t> own;
   for (std::size_t i = 0; i < round.transfers.size(); ++i)

@@ -39,7 +39,7 @@ inline constexpr const char* kGatherAll = "gather all SMs";
 
 struct mover_set {
   explicit mover_set(const gpu_session& session);
-  // Null: not possible here, why_not says why.
+  // Null if it is not possible on this machine; why_not says why.
   std::unique_ptr<block_mover> make(const std::string& name);
   std::vector<std::string> names() const { return {kOurs, kBatch, kEach, kGatherFew, kGatherAll}; }
 

@@ -74,7 +74,7 @@ class block_sweep {
     }
   }
 
-  // False: a contender failed somewhere.
+  // Returns false if a contender failed somewhere.
   bool run() {
     std::uint64_t longest = 0;
     for (const auto& one : points_) longest = std::max(longest, one.block_bytes * one.count);

@@ -58,7 +58,8 @@ class command_parser {
   void common(common_options& options, bool with_gpu = true);
   void mapping(common_options& options);
 
-  // Nothing: go on. Otherwise the tool ends with this exit code (help was asked for, or an error was printed).
+  // Returns nothing to continue. Otherwise the tool ends with this exit code (help was requested, or an error was
+  // printed).
   std::optional<int> parse();
 
   // After parse(): whether the user gave this option.

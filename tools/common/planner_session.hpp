@@ -19,7 +19,8 @@ class planner_session {
   copy::planner& operator*() const { return *planner_; }
   copy::planner* operator->() const { return planner_.get(); }
 
-  // Keeps the GPU engine hot until let_go(), and waits until it takes copies. False: it cannot be, see why_not().
+  // Keeps the GPU engine hot until let_go(), and waits until it takes copies. Returns false if that is impossible; see
+  // why_not().
   bool hold();
   void let_go() { hold_.reset(); }
   const std::string& why_not() const { return why_not_; }

@@ -182,7 +182,7 @@ class copy_sweep {
     return (*planner_)->copy(transfer);
   }
 
-  // Copies once, compared unless --no-verify. False: this method is not available here.
+  // Copies once, with a comparison unless --no-verify. Returns false if this method is not available here.
   bool prove(const copy_case& test_case, std::uint64_t bytes, entrant& one) {
     const auto attempt = [&](const copy::transfer& transfer) {
       status done = call(one, transfer);

@@ -28,7 +28,7 @@ class engine_scene {
   engine_scene(const engine_scene&) = delete;
   engine_scene& operator=(const engine_scene&) = delete;
 
-  // False: this machine has no engine; why_not() says why. `none` is always possible.
+  // Returns false if this machine has no engine; why_not() says why. `none` is always possible.
   bool enter(engine_state state);
   const std::string& why_not() const { return why_not_; }
   unsigned lease_us() const { return lease_us_; }

@@ -97,7 +97,7 @@ reading measurer::measure(const std::string& name, int gpu, int peer) {
   return out;
 }
 
-// False: it did not go well, and `out` says why.
+// Returns false if it failed; `out` says why.
 bool measurer::run_way(const transfer_spec& transfer, reading& out) {
   const auto give_up = [&](const failure& error) {
     out.outcome = error.code == ENOTSUP || error.code == ENOSYS ? reading::state::unavailable : reading::state::failed;

@@ -34,7 +34,7 @@ double mean_log(const learnt_figures& one) {
   return sum / static_cast<double>(one.values.size());
 }
 
-// Nothing: a run without one of the rates cannot be compared with the others.
+// Returns nothing for a run without one of the rates, which cannot be compared with the others.
 std::optional<own_rates> rates_of(const baseline& known, const std::string& bus_id) {
   own_rates out;
   for (const char* name : kOwnRates) {

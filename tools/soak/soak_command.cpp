@@ -147,7 +147,7 @@ class watcher {
     write();  // a file that cannot be written is reported now
   }
 
-  // False: a part neither ends nor does anything any more.
+  // Returns false if a part neither ends nor does anything any more.
   bool watch() {
     progress shown("soak", seconds_);
     const bool is_log = isatty(STDERR_FILENO) == 0;

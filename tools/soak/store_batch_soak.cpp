@@ -114,7 +114,7 @@ void store_client_soak::erase_prefix() {
   seen_.count(done.status == 0 ? "prefixes erased" : "prefixes not erased");
 }
 
-// False: the store does not answer.
+// Returns false if the store does not answer.
 bool store_client_soak::read_all(const atomic_batch& group, std::size_t& done) {
   done = 0;
   for (const atomic_batch::item& one : group.items) {

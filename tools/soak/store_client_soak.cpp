@@ -46,7 +46,7 @@ store_client_soak::store_client_soak(const plan& run, findings& seen, const stor
                        {}});
 }
 
-// Opens a new connection and the pools. False: not possible now.
+// Opens a new connection and the pools. Returns false if that is not possible now.
 bool store_client_soak::reach(const std::string& socket, unsigned timeout_ms) {
   client_.reset();
   store_client::client_options options;
@@ -122,7 +122,7 @@ std::string store_client_soak::contradiction(const key& one, const std::optional
                 text_of(one.states.possible()).c_str());
 }
 
-// False: no answer.
+// Returns false if there is no answer.
 bool store_client_soak::take_answer(key& one, const store_client::reply& answer, const unsigned char* bytes,
                                     std::uint64_t asked_ns) {
   if (answer.status != 0 && answer.status != ENOENT) {

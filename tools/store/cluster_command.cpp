@@ -126,7 +126,7 @@ void give_up(const etcd& client, const std::string& cluster, const std::string& 
   throw tool_failure("the slot map keeps changing: try again");
 }
 
-// Waits until all copies are in place. False: not in time.
+// Waits until all copies are in place. Returns false if they are not in time.
 bool wait_until_settled(const etcd& client, const std::string& cluster, std::int64_t seconds) {
   const std::uint64_t deadline = monotonic_ns() + static_cast<std::uint64_t>(seconds) * 1'000'000'000;
   for (;;) {

@@ -179,7 +179,7 @@ void print_json(const report& now) {
   std::printf("%s\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
-// False: a signal came.
+// Returns false if a signal came.
 bool sleep_for(std::int64_t ms) {
   const auto end = clock::now() + std::chrono::milliseconds(ms);
   while (!g_ends && clock::now() < end)

@@ -7,7 +7,7 @@
 
 namespace pl::mpi {
 
-// What a direct operation returns: it has ended, and so has its request.
+// Ends a direct operation: it is complete, and so is its request.
 inline int end_directly(MPI_Win window, int code) { return raise_on(window, code); }
 inline int end_directly(MPI_Win window, int code, MPI_Request* request) {
   if (code != MPI_SUCCESS) return raise_on(window, code);

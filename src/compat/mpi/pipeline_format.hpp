@@ -70,7 +70,7 @@ static_assert(sizeof(message_slot) == 128 && std::atomic<direct_state>::is_alway
 
 inline constexpr std::uint64_t kNoTail = ~std::uint64_t{0};
 
-// What a sender writes into the connection, each with a descriptor.
+// What a sender writes to the connection; each message has a descriptor.
 struct pipeline_hello {
   enum class kind : std::uint32_t { slots = 0x534c4f32, segment = 0x53454730 };
   kind type = kind::slots;

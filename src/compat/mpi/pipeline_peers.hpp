@@ -96,7 +96,7 @@ class pipeline_peers {
   std::optional<outgoing_message> begin(int rank, int tag, std::uint64_t bytes);
   // Memory for the rest of a message, from byte `from` on. ENOMEM, EMFILE, or what the connection says.
   result<std::shared_ptr<send_segment>> add_tail(const outgoing_message& message, std::uint64_t origin);
-  // False: the receiver's process has ended.
+  // Returns false if the receiver's process has ended.
   static bool has_receiver(const outgoing_message& message) noexcept;
   // Nobody writes the message's data any more: its memory is free once the receiver says so.
   void end_writing(const outgoing_message& message);

@@ -141,7 +141,7 @@ std::unique_ptr<pipelined_send> pipelined_send::begin(const staged& data, int de
   auto* const peers = detail::g_pipeline.load(std::memory_order_acquire);
   if (peers == nullptr || data.bytes() < own().smallest) return nullptr;
   const int rank = world_rank_of(comm, destination);
-  // What cannot be read is refused before anything is sent, as without the pipeline.
+  // Unreadable memory is refused before anything is sent, as without the pipeline.
   if (rank < 0 || rank == own().rank || !data.is_readable()) return nullptr;
   auto message = peers->begin(rank, tag, data.bytes());
   if (!message) return nullptr;

@@ -34,7 +34,7 @@ bool may_get_header(Count count, MPI_Datatype type) {
 // Whether a message of this size most likely comes as a header.
 bool is_header_expected(std::size_t bytes) noexcept;
 
-// What MPI is told to receive where a header may come.
+// The type that MPI receives where a header may arrive.
 inline MPI_Datatype receive_type(MPI_Datatype type) {
 #ifdef OPEN_MPI
   return type;
@@ -46,7 +46,7 @@ inline MPI_Datatype receive_type(MPI_Datatype type) {
 // A message that goes as a header.
 class pipelined_send {
  public:
-  // `data` is described and has no stand-in yet. Null: the message goes as always.
+  // `data` is described and has no stand-in yet. Returns null if the message takes MPI's usual path.
   static std::unique_ptr<pipelined_send> begin(const staged& data, int destination, int tag, MPI_Comm comm);
   const void* header() const noexcept { return bytes_.data(); }
   int header_bytes() const noexcept { return static_cast<int>(kHeaderBytes + message_.slot); }
@@ -94,7 +94,7 @@ int finish_receive(const host_target& host, MPI_Status& status);
 // The same where MPI does not say how much it received: the whole stand-in is stored, in which everything was before.
 int finish_unknown(staged& device);
 int finish_unknown(const host_target& host);
-// The same of a receive that has just ended.
+// The same for a receive that has just ended.
 template <class Count>
 int finish_host_receive(void* buffer, Count count, MPI_Datatype type, MPI_Status& status) {
   const std::size_t bytes = received_bytes(status);

@@ -19,7 +19,7 @@ namespace pl::mpi {
 
 class public_copy {
  public:
-  // Of this device memory, as it is now. ENOMEM; EINVAL: it is not within one allocation.
+  // Copies this device memory as it is now. ENOMEM; EINVAL if it is not within one allocation.
   static result<std::unique_ptr<public_copy>> make(std::uint64_t device, std::size_t bytes);
   std::byte* data() const noexcept { return public_.data(); }
   // Copies what the owner has changed to the public copy.

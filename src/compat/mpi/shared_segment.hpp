@@ -16,7 +16,7 @@ class shared_segment {
   shared_segment() = default;
   // `fd` is that of sealed_memory of at least `bytes`.
   static result<shared_segment> map(int fd, std::size_t bytes);
-  // The same of a descriptor that another process sent. EPROTO: its size could still change, or is less than `bytes`.
+  // The same for a descriptor that another process sent. EPROTO: its size could still change, or is less than `bytes`.
   static result<shared_segment> map_received(int fd, std::size_t bytes);
   shared_segment(shared_segment&& other) noexcept;
   shared_segment& operator=(shared_segment&& other) noexcept;

@@ -99,7 +99,7 @@ int staged::take(const void* buffer, pieces&& runs) {
                                           "two messages"});
   }
   const auto* const first = reinterpret_cast<const void*>(runs[0].offset);
-  // What no driver answers for can still be memory that must not be touched: of a forked child's parent.
+  // Without an answer of the driver, this may still be memory of a forked child's parent, which must not be touched.
   device_ = device_info(first);
   if (!device_ && !is_device_memory(first)) return MPI_SUCCESS;
   for (const auto& one : runs) bytes_ += one.bytes();

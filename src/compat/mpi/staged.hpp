@@ -34,7 +34,7 @@ bool on_device(const void* buffer, Count count, MPI_Datatype type) {
   const part one{0, count, type};
   return any_on_device({&one, 1});
 }
-// The same of an argument that has no type, or cannot be MPI_BOTTOM.
+// The same for an argument that has no type, or cannot be MPI_BOTTOM.
 inline bool on_device(const void* buffer) {
   return driver_is_there() && buffer != MPI_BOTTOM && buffer != MPI_IN_PLACE && detail::ask_driver(buffer);
 }
@@ -69,7 +69,7 @@ class staged {
 
   void* pointer() const noexcept { return pointer_; }
   bool is_stand_in() const noexcept { return !runs_.empty(); }
-  // Of a described argument: its device addresses, and how many bytes they are.
+  // For a described argument: its device addresses, and how many bytes they cover.
   const pieces& rows() const noexcept { return runs_; }
   std::size_t bytes() const noexcept { return bytes_; }
   // Whether all of it lies within allocations.
@@ -106,7 +106,7 @@ class staged {
 // The first `bytes` that `rows`, moved by `shift`, name in host memory; false: they name fewer.
 bool gather(const pieces& rows, std::ptrdiff_t shift, void* out, std::size_t bytes);
 
-// Bytes that a receive has got.
+// Number of bytes that a receive has received.
 std::size_t received_bytes(const MPI_Status& status);
 
 }  // namespace pl::mpi

@@ -23,7 +23,7 @@ namespace pl::mpi {
 class window_locks {
  public:
   static std::size_t bytes_for(int ranks) noexcept;
-  // By one rank, before any other opens it. `memory` is aligned to 64 bytes.
+  // Called by one rank, before any other opens it. `memory` is aligned to 64 bytes.
   static void format(void* memory, int ranks) noexcept;
   // Makes this process known as `rank`; every rank does it before any takes a lock.
   window_locks(void* memory, int ranks, int rank) noexcept;

@@ -48,7 +48,7 @@ class window {
   window& operator=(const window&) = delete;
 
   int ranks() const noexcept { return static_cast<int>(targets.size()); }
-  // Null: MPI reaches this rank, or there is no such rank.
+  // Null if MPI reaches this rank, or there is no such rank.
   const window_target* direct_target(int target) const noexcept {
     const bool is_rank = target >= 0 && target < ranks();
     return is_rank && targets[static_cast<std::size_t>(target)].way == reach::direct
@@ -71,7 +71,7 @@ class window {
   int start(MPI_Group targets);
   int complete();
   int wait();
-  // False: some origin has not completed.
+  // Returns false if some origin has not completed.
   bool test();
   void lock(int kind, int target, int assertion);
   void unlock(int target);
@@ -110,7 +110,7 @@ class window {
 
 class window_table {
  public:
-  // True: all windows are MPI's alone. One load.
+  // Whether all windows are MPI's alone. One load.
   bool is_empty() const noexcept { return size_.load(std::memory_order_acquire) == 0; }
   std::shared_ptr<window> find(MPI_Win handle) const;
   // The same; makes one.

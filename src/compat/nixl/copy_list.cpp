@@ -131,7 +131,7 @@ bool copy_list::move_shortly() {
   return true;
 }
 
-// By their places in host memory (copy/block_order.hpp), once for all runs of the list.
+// Sorts by place in host memory (copy/block_order.hpp), once for all runs of the list.
 void copy_list::queued::put_in_order() {
   if (is_in_order || blocks.empty() || way == path::to_peer) return;
   is_in_order = true;

@@ -22,7 +22,7 @@ struct cpu_move {
   std::uint64_t destination = 0, source = 0, size_bytes = 0;
 };
 
-// What a list of moves is run with.
+// The list of moves of a run.
 struct cpu_list {
   void add(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes);
 

@@ -64,7 +64,7 @@ template <class T>
 std::span<const char> bytes_of(const std::vector<T>& items) {
   return {reinterpret_cast<const char*>(items.data()), items.size() * sizeof(T)};
 }
-// Nothing: the payload is not whole items.
+// Returns nothing if the payload does not consist of whole items.
 template <class T>
 std::optional<std::vector<T>> items_of(const std::string& payload) {
   if (payload.size() % sizeof(T) != 0) return {};
@@ -90,7 +90,8 @@ std::string random_text();
 // A listening socket under the name, or a connection to it. EACCES: another user's.
 result<unique_fd> listen_at(const std::string& name);
 result<unique_fd> connect_to(const std::string& name);
-// Of the other end of a connection; 0: not visible from here. Nothing: another user's, neither ours nor root's.
+// The process at the other end of a connection; 0 if it is not visible from here. Nothing if it belongs to another
+// user, neither ours nor root.
 std::optional<int> peer_process(int socket);
 
 }  // namespace pl::nixl

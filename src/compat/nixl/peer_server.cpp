@@ -171,7 +171,8 @@ void peer_server::close_ungreeted() {
                 [now](const auto& one) { return !one->has_greeted && now - one->since_ns > kGreetingPatienceNs; });
 }
 
-// Of the next poll: jobs are tested all the time, and the clock is checked for connections that have not greeted.
+// The limit of the next poll: jobs are tested all the time, and the clock is checked for connections that have not
+// greeted.
 int peer_server::wait_limit_ms() const {
   constexpr int kBetweenLooksMs = 100;
   if (!jobs_.empty()) return 0;

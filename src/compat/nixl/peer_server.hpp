@@ -32,7 +32,7 @@ class peer_server {
 
   const address& own_address() const noexcept { return address_; }
 
-  // What others may ask for by its id.
+  // Memory that others may request by its id.
   void add(const std::shared_ptr<memory>& own);
   void remove(std::uint64_t id);
   void add_notification(const std::string& agent, const std::string& text);

@@ -32,7 +32,7 @@ class peer {
   static result<std::shared_ptr<peer>> open(const address& target, const std::string& own_name);
 
   bool is_lost() const noexcept { return is_lost_.load(std::memory_order_acquire); }
-  // By the kernel's word too: the text may be one that we have told it.
+  // Also checked with the kernel, because the text may be one that we have sent to it.
   bool is_this_process() const { return target_.process == this_process() && process_ == ::getpid(); }
   const address& target() const noexcept { return target_; }
   int process() const noexcept { return process_; }  // 0: not visible from here
