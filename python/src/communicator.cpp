@@ -44,6 +44,7 @@ class window {
       return peerlane::status{};
     }();
     must(outcome);
+    memory_ = nb::none();  // nobody reads it any more: a bytearray can be resized, GPU memory freed
   }
 
  private:

@@ -337,6 +337,54 @@ def test_a_loop_sleeps_until_messages_come(tmp_path):
     job.run(sleeping_loops, tmp_path)
 
 
+@pytest.mark.parametrize("close", [lambda m: m.close(), lambda m: asyncio.to_thread(m.close)], ids=["task", "thread"])
+def test_closing_ends_the_sleep_of_a_loop(close):
+    """Also when another thread closes the communicator."""
+    m = communicator.open(rank=0, size=1, host_only=True)
+
+    async def wait_for_ever():
+        tasks = [asyncio.create_task(m.wait_async(m.irecv(0, np.zeros(1), tag))) for tag in range(3)]
+        await asyncio.sleep(0.05)
+        if (closing := close(m)) is not None:
+            await closing
+        for outcome in await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60):
+            assert isinstance(outcome, peerlane.Error) and outcome.errno == errno.ECANCELED
+
+    asyncio.run(wait_for_ever())
+
+
+def test_the_loop_forgets_the_descriptor_of_a_closed_communicator():
+    """A socket gets its number: with the number still in the loop, asyncio would not see the socket's events."""
+    m = communicator.open(rank=0, size=1, host_only=True)
+
+    async def time_out_and_talk():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(m.wait_async(m.irecv(0, np.zeros(1))), 0.05)
+        number = m.event_descriptor()
+        m.close()
+        ends = socket.socketpair()
+        assert number in [end.fileno() for end in ends]
+        streams = [await asyncio.open_connection(sock=end) for end in ends]
+        for (reader, _), (_, writer) in (streams, reversed(streams)):
+            writer.write(b"a line\n")
+            assert await asyncio.wait_for(reader.readline(), 60) == b"a line\n"
+        for _, writer in streams:
+            writer.close()
+
+    asyncio.run(time_out_and_talk())
+
+
+def test_a_closed_window_lets_its_memory_go():
+    with communicator.open(rank=0, size=1, host_only=True) as m:
+        memory = bytearray(64)
+        window = m.expose(memory)
+        with pytest.raises(BufferError):
+            memory.extend(b"more")
+        window.close()
+        memory.extend(b"more")
+        window.close()
+
+
 def test_who_takes_part_must_be_said(monkeypatch):
     with pytest.raises(peerlane.Error):
         communicator.open(timeout=1)
