@@ -95,9 +95,9 @@ struct peerlane_triggered_options {
 int peerlane_triggered_open(const struct peerlane_triggered_options* options, peerlane_triggered_t* context);
 
 /**
- * @brief Closes the context with its channels, batches and windows. Not collective.
+ * @brief Closes the context with its channels, collectives, batches and windows. Not collective.
  *
- * Waits up to a second for streams that are still in waits of closed channels.
+ * Releases streams that wait on a channel or in a collective, and waits up to a second for those of channels.
  *
  * @return 0; EINVAL: the context is not open.
  */

@@ -67,8 +67,8 @@ result<std::unique_ptr<open_triggered>> open_with(const peerlane_triggered_optio
 }  // namespace
 
 open_triggered::~open_triggered() {
+  channels.clear();  // first, so that streams leave their waits: what frees memory waits for all streams of the device
   collectives.clear();
-  channels.clear();
   batches.clear();
   exposed.clear();
   remote.clear();

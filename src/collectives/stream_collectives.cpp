@@ -122,6 +122,8 @@ result<std::unique_ptr<stream_collectives>> stream_collectives::open(triggered::
 }
 
 stream_collectives::~stream_collectives() {
+  // Kernels that still wait for other ranks give up: unloading the module and freeing the word would wait for them.
+  if (stop_.data() != nullptr) cancel(ECANCELED);
   if (region_ != 0) context_.retire(region_);
   if (module_ == nullptr || !gpu_.is_alive()) return;
   if (auto use = copy::context_use::enter(gpu_)) static_cast<void>(gpu_.cuda->cuModuleUnload(module_));

@@ -331,5 +331,33 @@ int collectives(const rank_session& session) {
 }
 TEST(triggered_api, collectives_on_streams) { EXPECT_EQ(run_streams(collectives), 0); }
 
+// Without a limit, whatever waits for the device before its streams are released would wait for ever.
+int close_in_waits(int rank, const std::string& rendezvous) {
+  void *cuda_context = nullptr, *waiting = nullptr, *reducing = nullptr;
+  CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&cuda_context, rank) == 0 && cuCtxSetCurrent(cuda_context) == 0);
+  CHECK(cuStreamCreate(&waiting, 1) == 0 && cuStreamCreate(&reducing, 1) == 0);
+  auto comm = communicator::options();
+  comm.rendezvous = rendezvous.c_str();
+  comm.rank = rank;
+  comm.size = 2;
+  auto options = triggered::context::options();
+  options.comm = &comm;
+  options.wait_timeout_ms = -1;
+  auto job = triggered::context::open(&options);
+  CHECK(job);
+  auto peer_channel = job->connect(1 - rank, 1);
+  CHECK(peer_channel && peer_channel->ready(patience));
+  auto all = job->open_collectives();
+  CHECK(all);
+  CHECK(peer_channel->wait_signal(waiting));
+  if (rank == 0) CHECK(all->barrier(reducing));
+  CHECK(job->barrier());
+  CHECK(job->close());
+  CHECK(cuStreamSynchronize(waiting) == 0 && cuStreamSynchronize(reducing) == 0);
+  CHECK(cuStreamDestroy_v2(waiting) == 0 && cuStreamDestroy_v2(reducing) == 0);
+  return 0;
+}
+TEST(triggered_api, closing_a_context_releases_its_streams) { EXPECT_EQ(fork_ranks(2, close_in_waits), 0); }
+
 }  // namespace
 }  // namespace peerlane::test
