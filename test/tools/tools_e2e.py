@@ -98,6 +98,9 @@ def bad_options():
                       ["pplat", "-G", "disk"], ["copylat", "--sizes", "4,x"], ["copylat", "--batch", "--batch-bytes", "1M"]):
         check(run(*arguments).code == 1, arguments)
     refuse(run("copybw", "-d", "77"), "there is no GPU 77", "CUDA_VISIBLE_DEVICES")
+    refuse(run("copybw", "-s", "64K", "-s", "128K"), "--size")
+    later = succeed(run("-s", "64K", "-w", "2", "-r", "2", "-s", "128K", "-w", "3", name="gdrcopy_copybw")).out
+    check("testing size: 131072" in later and "num_iters=3" in later, later)  # as with getopt()
 
 
 def real_gpu_missing():

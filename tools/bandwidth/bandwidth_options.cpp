@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <string_view>
 
 #include "base/text.hpp"
 #include "tools/bandwidth/compat_text.hpp"
@@ -150,22 +151,49 @@ class command_line {
     parser_.flag("--no-judge", raw_.no_judge, "No expectations and verdicts");
   }
 
-  // The original takes any beginning of a long name that fits one option only.
+  // Flags that follow -j in one word, -jv or -jb64, are options of their own in the original: its -j never has a value.
+  static void split_json_flag(std::vector<std::string>& arguments) {
+    constexpr std::string_view kFlags = "hlvsdmH";
+    for (std::size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+      const std::size_t first = arguments[i].find_first_not_of(kFlags, 1);
+      if (arguments[i].size() < 2 || arguments[i][0] != '-' || first == std::string::npos || arguments[i][first] != 'j' ||
+          first + 1 == arguments[i].size())
+        continue;
+      const std::string rest = "-" + arguments[i].substr(first + 1);
+      arguments[i].resize(first + 1);
+      arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1, rest);
+    }
+  }
+
+  static std::vector<std::string> beginning_with(const std::string& given, const std::vector<std::string>& names) {
+    std::vector<std::string> out;
+    for (const std::string& name : names)
+      if (name.starts_with(given)) out.push_back(name);
+    return out;
+  }
+
+  // The original takes any beginning of a long name that fits one option only. Its own options come first: --js is --json,
+  // though there is a --jsonl here.
   std::vector<std::string> whole_names() const {
+    static const std::vector<std::string> kOriginals = {
+        "--help",    "--bufferSize",       "--list",      "--testcase",       "--testcasePrefixes",
+        "--verbose", "--skipVerification", "--loopCount", "--testSamples",    "--disableAffinity",
+        "--useMean", "--perfFormatter",    "--json",      "--targetNumPairs", "--useHugePages",
+        "--format"};
     std::vector<std::string> names;
     for (const CLI::Option* each : parser_app().get_options())
       for (const std::string& name : each->get_lnames())
         if (name != "version") names.push_back("--" + name);  // --ver is --verbose, as before there was a --version
     std::vector<std::string> out = call_.arguments;
+    if (call_.drop_in) split_json_flag(out);
     for (std::string& each : out) {
       if (!each.starts_with("--") || each.size() < 3) continue;
       const std::size_t equals = std::min(each.find('='), each.size());
       const std::string given = each.substr(0, equals);
-      std::vector<std::string> fitting;
-      for (const std::string& name : names)
-        if (name.starts_with(given)) fitting.push_back(name);
-      const bool exact = std::find(fitting.begin(), fitting.end(), given) != fitting.end();
-      if (fitting.size() == 1 && !exact) each = fitting[0] + each.substr(equals);
+      auto fitting = beginning_with(given, names);
+      if (std::find(fitting.begin(), fitting.end(), given) != fitting.end()) continue;
+      if (call_.drop_in && fitting.size() > 1) fitting = beginning_with(given, kOriginals);
+      if (fitting.size() == 1) each = fitting[0] + each.substr(equals);
     }
     return out;
   }

@@ -57,6 +57,9 @@ command_parser::command_parser(const invocation& call, const std::string& descri
   if (!call.drop_in)
     app_->add_flag_callback(
         "--version", [] {}, "Print the version and exit");
+  // GDRCopy's and OSU's programs use getopt(): of two values the later one counts, so scripts add theirs to a common line.
+  if (call.drop_in && call.program != "nvbandwidth")
+    app_->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app_->get_formatter()->column_width(40);
 }
 

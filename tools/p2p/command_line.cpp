@@ -222,7 +222,8 @@ void add_osu_options(tools::command_parser& parser, raw_options& raw, settings& 
   parser.integer("-R,--print-rate", "0|1", raw.print_rate, 0, 1, "0: do not print the message rate (mbw_mr)");
   parser.app()
       .add_option("memory", raw.places, "Memory of rank 0 and of rank 1: H, D, MD, MH [H H]")
-      ->type_name("H|D|MD|MH");
+      ->type_name("H|D|MD|MH")
+      ->multi_option_policy(CLI::MultiOptionPolicy::Throw);
 }
 
 void add_own_options(tools::command_parser& parser, raw_options& raw, settings& parsed) {

@@ -291,6 +291,12 @@ def compat_codes():
     listed = expect_code(run("-l", name="nvbandwidth"), 0).stdout
     check("38, device_local_copy:" in listed and "56, " in listed and "57, " not in listed, "list", listed)
     check(expect_code(run("-l", "-j", name="nvbandwidth"), 0).stdout == "", "-l -j prints nothing")
+    # Beginnings of the original's options, whatever other options Peerlane has; flags in one word: its -j has no value.
+    for words in (["--js", "--b", "1"], ["-vjb1"], ["-sjb1"], ["--sk", "-jb1"]):
+        done = expect_code(run("-t", "38", *words, "-i", "1", name="nvbandwidth"), 0)
+        check("testcases" in json.loads(done.stdout)["nvbandwidth"], words, done.stdout)
+    refused = expect_code(run("-t", "38", "--test", "1", name="nvbandwidth"), 1)
+    check("ERROR: Invalid Arguments" in refused.stdout, refused.stdout)
 
 
 def compat_json():
