@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <utility>
 
@@ -47,16 +48,26 @@ abi::status refuse(const char* action, const failure& reason) {
 
 }  // namespace
 
+// Set when the memory is deregistered. Null: another agent's, which only that agent deregisters.
+using registration = std::shared_ptr<std::atomic<bool>>;
+
 struct backend::known_memory : abi::metadata {
-  explicit known_memory(std::shared_ptr<memory> known) : in(std::move(known)) {}
+  explicit known_memory(std::shared_ptr<memory> known, registration registered = nullptr)
+      : in(std::move(known)), is_deregistered(std::move(registered)) {}
   const std::shared_ptr<memory> in;
+  const registration is_deregistered;
 };
 
 struct backend::request : abi::request_handle {
   explicit request(std::shared_ptr<cpu_mover> mover) : list(std::move(mover)) {}
   ~request() override;
+  void use(const known_memory& known) {
+    if (known.is_deregistered != nullptr && (used.empty() || used.back() != known.is_deregistered))
+      used.push_back(known.is_deregistered);
+  }
 
   copy_list list;
+  std::vector<registration> used;  // of this agent's memory
   std::shared_ptr<peer> receiver;  // null: this agent itself
   // What the owner of foreign host memory copies for us.
   std::vector<copy_block> for_peer;
@@ -122,7 +133,7 @@ abi::status backend::register_mem(const abi::blob_descriptor& wanted, const abi:
   } else {
     return refuse("memory is not registered", {ENOTSUP, "it is neither DRAM nor VRAM"});
   }
-  out = new known_memory(made);
+  out = new known_memory(made, std::make_shared<std::atomic<bool>>(false));
   server_->add(made);
   return abi::status::success;
 }
@@ -130,12 +141,14 @@ abi::status backend::register_mem(const abi::blob_descriptor& wanted, const abi:
 abi::status backend::deregister_mem(abi::metadata* gone) {
   if (is_forked()) return refuse_child();
   const std::unique_ptr<known_memory> known(static_cast<known_memory*>(gone));
+  known->is_deregistered->store(true, std::memory_order_release);
   server_->remove(known->in->id());
   return abi::status::success;
 }
 
 abi::status backend::load_local_md(abi::metadata* registered, abi::metadata*& out) {
-  out = new known_memory(static_cast<known_memory*>(registered)->in);
+  const auto& known = *static_cast<known_memory*>(registered);
+  out = new known_memory(known.in, known.is_deregistered);
   return abi::status::success;
 }
 
@@ -279,6 +292,8 @@ status backend::compile(request& made, abi::direction way, const abi::transfer_l
     if (own.size_bytes != other.size_bytes) return failure{EINVAL, "the two sides of a descriptor differ in length"};
     if (own.memory != own_known) own_side.in = static_cast<known_memory*>(own.memory)->in;
     if (other.memory != remote_known) remote_side.in = static_cast<known_memory*>(other.memory)->in;
+    if (own.memory != own_known) made.use(*static_cast<known_memory*>(own.memory));
+    if (other.memory != remote_known) made.use(*static_cast<known_memory*>(other.memory));
     own_known = own.memory;
     remote_known = other.memory;
     own_side.address = own.address;
@@ -324,6 +339,9 @@ abi::status backend::post_xfer(const abi::direction&, const abi::transfer_list&,
   wanted.has_notification = options != nullptr && options->has_notification;
   if (wanted.has_notification) wanted.notification = options->notification;
   if (wanted.receiver != nullptr && wanted.receiver->is_lost()) return abi::status::remote_disconnect;
+  for (const registration& each : wanted.used)
+    if (each->load(std::memory_order_acquire))
+      return refuse("a transfer", {EINVAL, "memory of it was deregistered since it was prepared: prepare another one"});
   if (auto begun = wanted.list.begin(); !begun) return refuse("a transfer", begun.error());
   if (!wanted.for_peer.empty()) {
     if (auto asked = wanted.receiver->begin_copy(wanted.copy, wanted.for_peer_used, wanted.is_into_peer, wanted.for_peer);

@@ -185,6 +185,34 @@ TEST_F(NixlBackend, WhatIsDeregisteredLeavesNothingBehind) {
   EXPECT_EQ(space->client().live_objects(), objects);
 }
 
+TEST_F(NixlBackend, ATransferOfDeregisteredMemoryIsRefused) {
+  const agent one("one");
+  const device_buffer device(kBytes);
+  std::vector<unsigned char> host(kBytes);
+  for (const bool is_local : {true, false}) {
+    agent::registered own, other;
+    ASSERT_EQ(one.add(address(host), kBytes, abi::memory_type::dram, own), code::success);
+    ASSERT_EQ(one.add(device.pointer(), kBytes, abi::memory_type::vram, other), code::success);
+    abi::metadata* loaded = nullptr;
+    ASSERT_EQ(one.engine->load_local_md(other.own, loaded), code::success);
+    auto local_list = list_of(own.type), remote_list = list_of(other.type);
+    local_list.items.push_back({{own.described.address, kBlock, 0}, own.own});
+    remote_list.items.push_back({{device.pointer(), kBlock, 0}, loaded});
+    abi::request_handle* handle = nullptr;
+    ASSERT_EQ(one.engine->prep_xfer(abi::direction::write, local_list, remote_list, "one", handle, nullptr), code::success);
+    const auto post = [&] {
+      return one.finish(handle,
+                        one.engine->post_xfer(abi::direction::write, local_list, remote_list, "one", handle, nullptr));
+    };
+    EXPECT_EQ(post(), code::success);
+    one.engine->deregister_mem(is_local ? own.own : other.own);
+    EXPECT_EQ(post(), code::invalid_param);
+    one.engine->release_req_h(handle);
+    one.engine->unload_md(loaded);
+    one.engine->deregister_mem(is_local ? other.own : own.own);
+  }
+}
+
 TEST_F(NixlBackend, ManyThreadsUseTwoAgents) {
   const agent one("one"), two("two");
   ASSERT_EQ(one.meet(two), code::success);
