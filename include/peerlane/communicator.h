@@ -133,8 +133,9 @@ struct peerlane_comm_options {
  * @param comm     the new communicator, owned by the caller; end it with peerlane_comm_close().
  * @return 0; ENODATA: neither options, environment nor launcher say who takes part; ENOSYS: UCX is missing, or the library
  *         was built without its headers (only jobs on several hosts need it), or the ranks have no way to meet; ETIMEDOUT,
- *         ECONNRESET: a rank did not come; EINVAL, EADDRINUSE, EEXIST, EPROTO: the ranks do not fit together; ENFILE: 64
- *         communicators are already open.
+ *         ECONNRESET: a rank did not come; ECONNREFUSED: rank 0 refuses this rank, or gives up because another one did not
+ *         come, and peerlane_last_error() has its reason; EINVAL, EADDRINUSE, EEXIST, EPROTO: the ranks do not fit together;
+ *         ENFILE: 64 communicators are already open.
  */
 int peerlane_comm_open(const struct peerlane_comm_options* options, peerlane_comm_t* comm);
 

@@ -102,7 +102,15 @@ class Change:
     lost: int = 0
 
 
-class Watch:
+class _Connected:
+    """Base of objects that share a connection. Python would name an inner object where they are pickled, as for a process of
+    multiprocessing."""
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise TypeError(f"{type(self).__name__}: a connection to a store is neither copied nor pickled; open another one, in the process that uses it")
+
+
+class Watch(_Connected):
     """The changes of a pool's keys, in order for each key; from Pool.watch(). Iterate over it with `for` or `async for`: it waits for
     the next change, and ends when it is closed. It survives a lost connection and a restart of the server, and then reports a
     change "lost". One thread or task may wait at a time. Usable as a context manager, with `with` or `async with`."""
@@ -248,7 +256,7 @@ async def _on_a_thread(call: Callable[[], _T]) -> _T:
     return await asyncio.get_running_loop().run_in_executor(None, call)
 
 
-class Pool:
+class Pool(_Connected):
     """Values of one pool, by key (str or bytes); from Store.create_pool() or open_pool()."""
 
     def __init__(self, store: "Store", pool_number: int):
@@ -510,7 +518,7 @@ class Pool:
         self._store._connection.sync(self._number)
 
 
-class Store:
+class Store(_Connected):
     """A connection; from open(). Usable as a context manager."""
 
     def __init__(self, connection: _store.Connection):

@@ -2,8 +2,10 @@
 """peerlane.store against a server of its own: values of GPU tensors, conditions, searches, refusals."""
 
 import asyncio
+import copy
 import errno
 import os
+import pickle
 import select
 import socket
 import subprocess
@@ -69,6 +71,19 @@ def refusals(store, pool, x):
         pool.get("layer0", b"1234")
     with pytest.raises(ValueError, match="'eternal' is not one of None, 'volatile', 'logged', 'durable'"):
         pool.put("layer0", x, durability="eternal")
+
+
+def test_connections_are_neither_copied_nor_pickled(server):
+    """As multiprocessing would: the message names the user's object, and what to do."""
+    with peerlane.store.open(server) as store:
+        pool = store.create_pool("pickled")
+        with pool.watch() as watch:
+            for each in (store, pool, watch):
+                for take in (pickle.dumps, copy.copy, copy.deepcopy):
+                    with pytest.raises(TypeError, match=f"{type(each).__name__}: .* open another one"):
+                        take(each)
+            assert pickle.loads(pickle.dumps(pool.put("key", b"value"))).value_bytes == 5
+        store.delete_pool("pickled")
 
 
 def test_requests_that_go_on(server, numbers):
