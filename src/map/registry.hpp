@@ -68,6 +68,9 @@ struct alignas(128) region {
   std::atomic<session*> owner{nullptr};
   std::unique_ptr<pinned_memory> pin;
   cpu_view view;
+  // What lay at `device_ptr` when it was pinned, for who copies by device address; 0: not known (compat/gdrapi).
+  std::uint64_t buffer_id = 0;
+  std::uint64_t block_id = 0;
 };
 static_assert(sizeof(region) == 128, "GDRCopy's test reads 104 bytes behind a handle; slots are found by masking");
 

@@ -48,6 +48,7 @@ int pin(gdr_t g, unsigned long addr, size_t size, bool force_pcie, gdr_mh_t* han
   request.is_sole = true;  // clients keep tables by address, and GDRCopy gives each mapping its own
   auto pinned = pl::pin_region(session_of(g), request);
   if (!pinned) return fail(pinned.error());
+  pl::note_memory(*pinned);
   handle->h = reinterpret_cast<unsigned long>(*pinned);
   return 0;
 } catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }

@@ -16,6 +16,10 @@ struct region;
 
 constexpr std::size_t kMinPlannedBytes = 4096;  // below it, the planner has nothing better than the CPU either
 
+// Notes which allocation a new pin covers. If another allocation has that address later, the CPU copies. Not for a pin that
+// another thread already knows.
+void note_memory(region* fresh) noexcept;
+
 // Returns false if it is not wanted or not possible now; the caller then copies itself.
 bool planned_write(const region* target, const void* mapped, const void* source, std::size_t size_bytes) noexcept;
 bool planned_read(const region* target, void* destination, const void* mapped, std::size_t size_bytes) noexcept;
