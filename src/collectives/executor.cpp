@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "arch/mmio.hpp"
 #include "base/attended_time.hpp"
@@ -30,19 +30,29 @@ constexpr std::uint64_t kEpochMask = ~std::uint64_t{0} << kEpochShift;
 constexpr std::uint64_t kSequenceMask = kNoticeTag - 1;
 
 constexpr std::size_t kIsSend = SIZE_MAX;
+// A line for each collective and range of sizes takes some KiB.
+constexpr std::size_t kMaxTableBytes = 1 << 20;
 // Idle rounds of a wait between two looks for notices of other ranks.
 constexpr unsigned kRoundsBetweenLooks = 64;
 
 result<std::string> table_text() {
   const std::string path = env_read("PEERLANE_COLLECTIVES_TABLE").text;
   if (path.empty()) return std::string();
-  std::ifstream file(path);
-  if (!file)
+  std::error_code unknown;
+  // Not a pipe, which might wait for ever, nor a device without an end.
+  std::ifstream file;
+  if (std::filesystem::is_regular_file(path, unknown)) file.open(path);
+  if (!file.is_open())
     return failure{ENOENT,
-                   format("PEERLANE_COLLECTIVES_TABLE names %s, which cannot be read: correct or unset it", path.c_str())};
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+                   format("PEERLANE_COLLECTIVES_TABLE names %s, which is not a file that can be read: correct or unset it",
+                          path.c_str())};
+  std::string text(kMaxTableBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > kMaxTableBytes)
+    return failure{EINVAL,
+                   format("PEERLANE_COLLECTIVES_TABLE names %s, which is longer than a table can be (1 MiB)", path.c_str())};
+  return text;
 }
 
 }  // namespace

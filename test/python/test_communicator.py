@@ -385,6 +385,17 @@ def test_a_closed_window_lets_its_memory_go():
         window.close()
 
 
+def test_a_table_of_algorithms_is_a_file(monkeypatch, tmp_path):
+    """A folder was no table without a word, a device without an end took all memory, and a pipe was waited for."""
+    pipe, long = tmp_path / "pipe", tmp_path / "long"
+    os.mkfifo(pipe)
+    long.write_text("# comment\n" * 200_000)
+    for place, told in {tmp_path: "not a file", "/dev/zero": "not a file", pipe: "not a file", long: "longer than a table"}.items():
+        monkeypatch.setenv("PEERLANE_COLLECTIVES_TABLE", str(place))
+        with pytest.raises(peerlane.Error, match=told):
+            communicator.open(rank=0, size=1, host_only=True)
+
+
 def test_who_takes_part_must_be_said(monkeypatch):
     with pytest.raises(peerlane.Error):
         communicator.open(timeout=1)
