@@ -12,6 +12,7 @@ They use a real GPU if libcuda.so.1 finds one, and otherwise the simulated GPU; 
 
 import ctypes
 import functools
+import operator
 import os
 import subprocess
 import sys
@@ -174,9 +175,9 @@ class DeviceArray:
     def __getitem__(self, index: Any) -> "DeviceArray":
         """Returns a view of part of the array, with integers, slices and None as in NumPy. It shares the memory."""
         ghost = np.lib.stride_tricks.as_strided(np.empty(1, self.dtype), self.shape, self.strides)
-        part = ghost[index]
-        if not isinstance(part, np.ndarray):
-            part = ghost[(*index, None) if isinstance(index, tuple) else (index, None)].reshape(())
+        parts = [_basic(each) for each in (index if isinstance(index, tuple) else (index,))]
+        # With an ellipsis NumPy always returns a view. Without one it would read an element that the ghost does not have.
+        part = ghost[tuple(parts if Ellipsis in parts else [*parts, Ellipsis])]
         offset = part.__array_interface__["data"][0] - ghost.__array_interface__["data"][0]
         return DeviceArray(self.memory, self.address + offset, part.shape, part.strides, self.dtype, self.device, self.stream)
 
@@ -199,6 +200,15 @@ class DeviceArray:
     def __dlpack__(self, *, stream: object = None, **_: object) -> object:
         from . import _dlpack
         return _dlpack.capsule(self)
+
+
+def _basic(index: Any) -> Any:
+    """Returns one part of an index. Raises TypeError if it is none of basic indexing: NumPy would read elements to follow it."""
+    if index is None or index is Ellipsis or isinstance(index, slice):
+        return index
+    if isinstance(index, (bool, np.bool_)) or not hasattr(index, "__index__"):
+        raise TypeError(f"index: expected integers, slices, None or ..., got {type(index).__name__}")
+    return operator.index(index)
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -100,6 +100,20 @@ def test_shapes_that_none_can_have():
         refused(TypeError, "shape: expected an integer or a sequence of them, got float", lambda: pool.array(1.5))
 
 
+def test_parts_of_testing_arrays_read_nothing():
+    """Only addresses are computed: the elements are in GPU memory."""
+    far = testing.zeros((1 << 12, 1 << 12), np.uint8)
+    for index in (((1 << 12) - 1, -1), (-1, ..., -1), (np.int64(-1), slice(-1, None), None)):
+        assert far[index].address - far.address == (1 << 24) - 1
+    assert far[5].shape == (1 << 12,) and far[-1, -1].shape == () and far[..., 3, None].shape == (1 << 12, 1)
+    assert testing.array(7.0)[()].get() == 7 and testing.array([1.0, 2.0])[1].get() == 2
+    for index in ([1, 2], True, np.array([1, 2]), (0, np.ones(1 << 12, bool)), 1.5, "1"):
+        with pytest.raises(TypeError, match="index|integer"):
+            far[index]
+    with pytest.raises(IndexError):
+        far[1 << 12]
+
+
 def test_integers_of_numpy_are_integers():
     x, host = testing.array(np.arange(64, dtype=np.uint8)), np.zeros(64, np.uint8)
     pair = (np.uint64(x.address), np.int32(16))
