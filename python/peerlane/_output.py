@@ -2,6 +2,7 @@
 """What the commands written in Python share: an output that cannot be written is one line and exit code 1, not a traceback."""
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -18,6 +19,9 @@ def place(text: str) -> str:
 
 def run(command: str, body: Callable[[], int]) -> int:
     """Calls body() and writes what it left in the buffers. Returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal's character set does not have
     try:
         code = body()
         if sys.stdout is None:  # closed by whoever started this

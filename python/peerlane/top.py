@@ -9,7 +9,6 @@ The files are laid out as src/base/live_counter.hpp says. With `rich` the view i
 
 import argparse
 import json
-import mmap
 import os
 import struct
 import sys
@@ -52,8 +51,13 @@ class Snapshot:
     taken: float = field(default_factory=time.monotonic)
 
 
+def harmless(text):
+    """Names come from other programs, and may be of another user: they say nothing to the terminal."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
 def text(raw):
-    return raw.split(b"\0", 1)[0].decode("utf-8", "replace")
+    return harmless(raw.split(b"\0", 1)[0].decode("utf-8", "replace"))
 
 
 def parse(path, data):
@@ -82,13 +86,13 @@ def parse(path, data):
 
 def read(path):
     """Reads a statistics file. Raises Unreadable; OSError if the file was removed meanwhile."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    # Another user may have made it: a pipe must not be waited for, and a mapped file that becomes shorter would end this program.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         size = os.fstat(fd).st_size
         if not HEADER.size <= size <= LARGEST_FILE:
             raise Unreadable("of another size")
-        with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as view:
-            return parse(Path(path), view[:])
+        return parse(Path(path), os.pread(fd, size, 0))
     finally:
         os.close(fd)
 
@@ -123,7 +127,7 @@ def collect(folder, keep_stale=False):
             if is_dead(one):
                 if not keep_stale:
                     path.unlink(missing_ok=True)
-                    removed.append(path.name)
+                    removed.append(harmless(path.name))
                 continue
             found.append(one)
         except (Unreadable, OSError):

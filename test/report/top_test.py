@@ -71,6 +71,26 @@ class Files(unittest.TestCase):
         self.assertEqual((found, removed), ([], []))
         self.assertEqual(len(list(self.folder.iterdir())), 6)
 
+    def test_names_say_nothing_to_the_terminal(self):
+        made(self.folder, "a\x1b[2J\udcff", {}, process=NEVER_A_PROCESS, start=5)
+        made(self.folder, "b", {"copy.\x1b]0;x\x07\x9b.count": (0, 7)}, program=b"p\x1b[31m\r\n\xff")
+        for words in (["--once"], ["--json"]):
+            text = self.shown(*words)
+            self.assertIn("p\ufffd[31m\ufffd\ufffd" if words == ["--once"] else "ufffd[31m", text)
+            self.assertTrue(all(c.isprintable() or c == "\n" for c in text), repr(text))
+
+    def test_a_pipe_is_not_waited_for(self):
+        os.mkfifo(self.folder / (top.PREFIX + "pipe"))
+        self.assertEqual(top.collect(self.folder), ([], []))
+
+    def test_a_character_set_that_lacks_the_signs(self):
+        made(self.folder, "a", {})
+        for words in (["--once"], ["--json"]):
+            done = subprocess.run([sys.executable, "-B", "-m", "peerlane.top", "--folder", str(self.folder), "--interval", "0.01", *words], cwd=ROOT / "python",
+                                  env={**os.environ, "PYTHONIOENCODING": "ascii"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+            self.assertIn("prog", done.stdout)
+
     def test_damaged_files_never_raise_anything_else(self):
         import random
         rng = random.Random(4)

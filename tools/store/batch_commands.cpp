@@ -64,6 +64,7 @@ class putter {
     }
     const auto replies = store_.batch(opcode::batch_put, entries, is_atomic_);
     (void)report_failures(keys_, replies);
+    for (const file_memory& one : files_) one.check_unchanged();
     for (std::size_t i = 0; i < replies.size(); ++i) {
       so_far_.failed += replies[i].status != 0 ? 1 : 0;
       so_far_.done += replies[i].status == 0 ? 1 : 0;

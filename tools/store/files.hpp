@@ -10,24 +10,35 @@
 
 namespace pl::store_tools {
 
-// A file as memory; "-" is standard input.
+// A file as memory; "-" is standard input. A file that another program cuts off meanwhile ends the command with a sentence.
 class file_memory {
  public:
   static file_memory read(const std::string& path);
   file_memory(file_memory&& other) noexcept
-      : mapped_(std::exchange(other.mapped_, nullptr)), bytes_(other.bytes_), text_(std::move(other.text_)) {}
+      : memory_(std::exchange(other.memory_, nullptr)),
+        bytes_(other.bytes_),
+        text_(std::move(other.text_)),
+        mapped_(std::exchange(other.mapped_, -1)),
+        path_(std::move(other.path_)) {}
   file_memory& operator=(file_memory&&) = delete;
   ~file_memory();
-  const void* data() const { return mapped_ != nullptr ? mapped_ : text_.data(); }
+  const void* data() const { return memory_ != nullptr ? memory_ : text_.data(); }
   std::size_t size() const { return bytes_; }
+  // Throws if the memory may not have been the same all the time; for after it was stored.
+  void check_unchanged() const;
 
  private:
   file_memory() = default;
+  // Returns true if the memory now owns the descriptor.
+  bool map(int fd, std::size_t bytes);
+  void copy(int fd, std::size_t bytes);
   // Reads a pipe to its end. Returns 0 or an errno value.
   int read_text(int fd);
-  void* mapped_ = nullptr;
+  void* memory_ = nullptr;
   std::size_t bytes_ = 0;
   std::string text_;
+  int mapped_ = -1;  // the descriptor of a file whose pages are the memory
+  std::string path_;
 };
 
 // The whole bytes, or the file is as it was; its mode stays, less the umask. "-" is standard output. A file of another user,

@@ -40,6 +40,7 @@ int run_put(const tools::invocation& call) {
   options.only = condition.get();
   if (ttl_ms != 0) options.ttl_ms = static_cast<std::uint64_t>(ttl_ms);
   const auto got = must(store.put(key, {reinterpret_cast<std::uint64_t>(file.data()), file.size(), std::nullopt}, options));
+  file.check_unchanged();
   if (got.result.has_crc && got.result.crc != arch::crc32c(file.data(), file.size()))
     throw tool_failure("the checksums of store and file differ: the file changed during the put");
   std::printf("put %s/%s: %s, %s\n", pool_name.c_str(), key.c_str(), plural(file.size(), "byte").c_str(),
