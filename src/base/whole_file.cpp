@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <utility>
 
 #include "base/file_limit.hpp"
 #include "base/text.hpp"
@@ -45,6 +46,25 @@ status write_all(int fd, std::string_view text, const char* fresh = nullptr) {
 }
 
 }  // namespace
+
+result<std::string> read_whole_file(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return failed(errno);
+  std::string out;
+  char part[65536];
+  ssize_t got = 0;
+  while ((got = read(fd, part, sizeof part)) > 0 || (got < 0 && errno == EINTR))
+    if (got > 0) out.append(part, static_cast<std::size_t>(got));
+  const int code = got < 0 ? errno : 0;
+  close(fd);
+  if (code != 0) return failed(code);
+  return out;
+}
+
+std::string file_text_or_empty(const std::string& path) {
+  auto text = read_whole_file(path);
+  return text ? std::move(*text) : std::string();
+}
 
 bool is_replaceable(const std::string& path) {
   struct stat about {};

@@ -123,5 +123,16 @@ TEST_F(whole_file, AProcessThatIsKilledLeavesNoPart) {
   }
 }
 
+TEST_F(whole_file, is_read_to_its_end_or_not_at_all) {
+  const std::string text(200'001, 'x');
+  std::ofstream(at("file")) << text;
+  ASSERT_TRUE(read_whole_file(at("file")));
+  EXPECT_EQ(*read_whole_file(at("file")), text);
+  EXPECT_EQ(read_whole_file(at("missing")).code(), ENOENT);
+  // It opens, and fails when it is read. std::istreambuf_iterator throws there.
+  EXPECT_EQ(read_whole_file(folder_).code(), EISDIR);
+  EXPECT_EQ(file_text_or_empty(folder_), "");
+}
+
 }  // namespace
 }  // namespace pl

@@ -4,11 +4,10 @@
 #include <cctype>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 #include "tools/bandwidth/pcie_rate.hpp"
 #include "tools/common/pci_facts.hpp"
 
@@ -17,10 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+std::string read_file(const fs::path& path) { return file_text_or_empty(path.string()); }
 
 std::string read_line(const fs::path& path) {
   std::string text = read_file(path);

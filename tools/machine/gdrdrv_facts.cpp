@@ -2,8 +2,8 @@
 #include "tools/machine/gdrdrv_facts.hpp"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
+
+#include "base/whole_file.hpp"
 
 namespace pl::tools {
 namespace {
@@ -18,10 +18,7 @@ constexpr const char* kModuleNames[] = {"gdrdrv.ko", "gdrdrv.ko.xz", "gdrdrv.ko.
 constexpr const char* kSecureBoot = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
 constexpr std::size_t kSecureBootByte = 4;
 
-std::string text_of(const fs::path& file) {
-  std::ifstream input(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(input), std::istreambuf_iterator<char>()};
-}
+std::string text_of(const fs::path& file) { return file_text_or_empty(file.string()); }
 
 std::string line_of(const fs::path& file) {
   const std::string text = text_of(file);

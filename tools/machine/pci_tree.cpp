@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 
+#include "base/whole_file.hpp"
 #include "tools/common/pci_facts.hpp"
 #include "tools/machine/sysfs_text.hpp"
 
@@ -37,8 +36,8 @@ std::vector<std::string> chain_of(const fs::path& real_folder) {
 }
 
 std::vector<std::uint8_t> read_bytes(const fs::path& file) {
-  std::ifstream input(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(input), std::istreambuf_iterator<char>()};
+  const std::string bytes = file_text_or_empty(file.string());  // a device that is gone gives EIO
+  return {bytes.begin(), bytes.end()};
 }
 
 unsigned count_virtual_functions(const fs::path& folder) {

@@ -2,12 +2,11 @@
 // Writes a machine's recording: only listed items are let through.
 #include <algorithm>
 #include <cctype>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <set>
 
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 #include "tools/machine/recording.hpp"
 #include "tools/machine/sysfs_text.hpp"
 
@@ -37,8 +36,8 @@ void put_file(std::string& out, const std::string& path, const std::string& valu
 }
 
 void put_config(std::string& out, const std::string& folder) {
-  std::ifstream input(fs::path(folder) / "config", std::ios::binary);
-  const std::vector<std::uint8_t> bytes{std::istreambuf_iterator<char>(input), std::istreambuf_iterator<char>()};
+  const std::string text = file_text_or_empty(folder + "/config");
+  const std::vector<std::uint8_t> bytes(text.begin(), text.end());
   const auto facts = extract_facts(bytes);
   if (!facts.is_readable) return;
   put(out, "config", "readable");

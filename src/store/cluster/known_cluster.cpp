@@ -7,10 +7,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 
 namespace pl::store_cluster {
 namespace {
@@ -37,13 +37,10 @@ std::string known_cluster_file(const std::string& folder) { return folder + "/cl
 
 result<std::optional<known_cluster>> read_known_cluster(const std::string& folder) {
   const std::string file = known_cluster_file(folder);
-  std::ifstream input(file, std::ios::binary);
-  if (!input) {
-    if (errno == ENOENT) return std::optional<known_cluster>();
-    return failed(file);
-  }
-  const std::string text{std::istreambuf_iterator<char>(input), {}};
-  const auto read = nlohmann::json::parse(text, nullptr, false);
+  const auto text = read_whole_file(file);
+  if (text.code() == ENOENT) return std::optional<known_cluster>();
+  if (!text) return failure{text.code(), format("store: %s: %s", file.c_str(), text.error().message.c_str())};
+  const auto read = nlohmann::json::parse(*text, nullptr, false);
   const bool is_good = read.is_object() && read.value("id", nlohmann::json()).is_number_unsigned() &&
                        read.value("epoch", nlohmann::json()).is_number_unsigned() &&
                        read.value("revision", nlohmann::json()).is_number_integer();

@@ -7,12 +7,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 
 #include "arch/crc32c.hpp"
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 #include "store/engine/bytes.hpp"
 
 namespace pl::store {
@@ -305,10 +304,10 @@ result<log_findings> scan_logs(const log_scan& scan) {
     if (scan.each) scan.each(batch);
   };
   for (const auto& [number, name] : logs) {
-    std::ifstream file(folder + "/" + name, std::ios::binary);
-    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-    if (file.bad() || !file.is_open()) return failure{EIO, "store: " + folder + "/" + name + ": it cannot be read"};
-    log_reader(name, bytes, scan.before, found, visit).read();
+    const std::string path = folder + "/" + name;
+    const auto bytes = read_whole_file(path);
+    if (!bytes) return failure{bytes.code(), "store: " + path + ": " + bytes.error().message};
+    log_reader(name, *bytes, scan.before, found, visit).read();
   }
   found.last_sequence = std::max(found.last_sequence, scan.before.value_or(0));
   found.synced = stamped.synced;

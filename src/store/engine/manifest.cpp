@@ -7,13 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 #include "store/engine/index_log.hpp"
 #include "store/engine/record.hpp"
 #include "store/engine/recovery.hpp"
@@ -108,11 +107,9 @@ status sync_folder(const std::string& path) {
 }  // namespace
 
 std::optional<std::string> file_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  if (file.bad()) return std::nullopt;
-  return bytes;
+  auto bytes = read_whole_file(path);
+  if (!bytes) return std::nullopt;
+  return std::move(*bytes);
 }
 
 result<manifest_file> read_manifest(const std::string& index_folder, const std::string& name) {

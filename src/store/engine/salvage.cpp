@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/engine/salvage.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +14,7 @@
 
 #include "arch/crc32c.hpp"
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 #include "store/engine/commit_mark.hpp"
 #include "store/engine/index_log.hpp"
 #include "store/engine/recovery.hpp"
@@ -26,6 +29,19 @@ constexpr std::size_t kMaxLost = 100'000;
 struct block_free {
   void operator()(std::byte* memory) const noexcept { std::free(memory); }
 };
+
+// Sector by sector, with zeros for those that cannot be read.
+std::string readable_parts(const std::string& path) {
+  constexpr std::size_t kSector = 512;
+  std::string out;
+  struct stat about {};
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file >= 0 && ::fstat(file, &about) == 0 && S_ISREG(about.st_mode)) out.resize(static_cast<std::size_t>(about.st_size));
+  for (std::size_t begin = 0; begin < out.size(); begin += kSector)
+    (void)!::pread(file, out.data() + begin, std::min(kSector, out.size() - begin), static_cast<off_t>(begin));
+  if (file >= 0) ::close(file);
+  return out;
+}
 
 }  // namespace
 
@@ -71,9 +87,12 @@ result<std::unique_ptr<salvage>> salvage::open(const std::string& folder, disk& 
 
 status salvage::open_index() {
   std::error_code error;
-  if (!fs::is_directory(index_folder_, error))
-    return failure{ENOENT, "store: " + folder_ + " does not contain a store: it has no index"};
+  const bool is_there = fs::is_directory(index_folder_, error);
+  if (error && error != std::errc::no_such_file_or_directory)
+    return failure{error.value(), "store: " + index_folder_ + ": " + errno_text(error.value())};
+  if (!is_there) return failure{ENOENT, "store: " + folder_ + " does not contain a store: it has no index"};
   if (status mended = mend_manifest(); !mended) return mended;
+  if (status mended = mend_logs(); !mended) return mended;
   index::options settings;
   settings.folder = index_folder_;
   settings.cache_bytes = std::uint64_t{8} << 20;
@@ -105,6 +124,33 @@ status salvage::mend_manifest() {
   auto view = index_view::make(index_folder_, "", name, bytes);
   if (!view) return view.error();
   view_.emplace(std::move(*view));
+  index_folder_ = view_->path();
+  return {};
+}
+
+// RocksDB opens no index of which a log cannot be read to its end. It is given a copy of such a log, in which what the disk
+// does not give is damaged.
+status salvage::mend_logs() {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (const auto& file : fs::directory_iterator(index_folder_, error))
+    if (file.path().extension() == ".log" && !read_whole_file(file.path().string()))
+      names.push_back(file.path().filename().string());
+  if (names.empty()) return {};
+  if (!view_) {
+    const auto current = read_current_manifest(index_folder_);
+    if (!current) return current.error();
+    auto view = index_view::make(index_folder_, "", current->name, current->bytes);
+    if (!view) return view.error();
+    view_.emplace(std::move(*view));
+  }
+  for (const std::string& name : names) {
+    const std::string copy = view_->path() + "/" + name;
+    const std::string bytes = readable_parts(copy);
+    fs::remove(copy, error);  // a link
+    if (status written = write_whole_file(copy, bytes); !written)
+      return failure{written.code(), "store: " + copy + ": " + written.error().message};
+  }
   index_folder_ = view_->path();
   return {};
 }

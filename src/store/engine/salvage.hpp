@@ -47,6 +47,7 @@ class salvage {
   salvage(std::string folder, disk& files) : folder_(std::move(folder)), files_(files) {}
   status open_index();
   status mend_manifest();
+  status mend_logs();
   status read_log();
   status read_catalogue();
   status open_extents();

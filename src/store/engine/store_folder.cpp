@@ -9,9 +9,7 @@
 #include <cerrno>
 #include <condition_variable>
 #include <filesystem>
-#include <fstream>
 #include <future>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <random>
@@ -20,6 +18,7 @@
 
 #include "arch/crc32c.hpp"
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 #include "store/engine/bytes.hpp"
 #include "store/engine/commit_mark.hpp"
 #include "store/engine/engine.hpp"
@@ -72,6 +71,8 @@ status need_folder(const std::string& folder) {
   if (status whole = need_finished(folder); !whole) return whole;
   std::error_code error;
   if (fs::is_directory(folder + "/index", error)) return {};
+  if (error && error != std::errc::no_such_file_or_directory)
+    return failure{error.value(), "store: " + folder + "/index: " + errno_text(error.value())};
   return failure{ENOENT, "store: " + folder + " does not contain a store"};
 }
 
@@ -461,12 +462,12 @@ result<folder_report> backup_folder(const std::string& folder, const std::string
 
 result<folder_report> restore_folder(const std::string& backup, const std::string& target, disk* files) {
   if (status whole = need_finished(backup); !whole) return std::move(whole).error();
-  std::ifstream list(backup + "/" + kListName, std::ios::binary);
-  if (!list) return failure{ENOENT, "store: " + backup + " is not a backup: it has no " + kListName};
-  const std::string said{std::istreambuf_iterator<char>(list), {}};
+  const auto said = read_whole_file(backup + "/" + kListName);
+  if (said.code() == ENOENT) return failure{ENOENT, "store: " + backup + " is not a backup: it has no " + kListName};
+  if (!said) return failure{said.code(), "store: " + backup + "/" + kListName + ": " + said.error().message};
   const auto now = list_of(backup);
   if (!now) return now.error();
-  if (said != *now + format("%08x\n", arch::crc32c(now->data(), now->size())))
+  if (*said != *now + format("%08x\n", arch::crc32c(now->data(), now->size())))
     return failure{EUCLEAN, "store: the files of " + backup + " are not those of its " + kListName +
                                 ": the backup is damaged; take another one, or `store repair` it"};
   if (status apart = need_outside(backup, target); !apart) return std::move(apart).error();

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`peerlane store` where the machine or another program takes something away: one clear line and an exit code, nothing half done.
 
-usage: adversity_e2e.py OUT_FOLDER CASE        one function below for each case
+usage: adversity_e2e.py OUT_FOLDER CASE UNREADABLE_FILES_LIBRARY        one function below for each case
 """
 import os
 import signal
@@ -57,6 +57,50 @@ def cut_off():
             file.seek(4)
             command = start("put", "models", "k", "-", "--socket", server.socket, stdin=file)
             check("6 bytes" in command.communicate(timeout=60)[0], "from where standard input is")
+
+
+def unreadable():
+    """A disk that does not give some sectors: what works on folders says so, and repair saves the rest."""
+    preload = {"LD_PRELOAD": sys.argv[3], "ASAN_OPTIONS": "verify_asan_link_order=0"}
+    with tempfile.TemporaryDirectory() as top:
+        source, new = os.path.join(top, "in"), os.path.join(top, "new")
+        with Server(top) as server:
+            for number in range(30):
+                with open(source, "wb") as file:
+                    file.write(os.urandom(5000))
+                good("put", "--make-pool", "models", f"key{number}", source, "--socket", server.socket)
+            server.process.kill()  # so that everything is in the index's log
+            server.process.wait()
+        log = max((one for one in os.listdir(os.path.join(server.data, "index")) if one.endswith(".log")),
+                  key=lambda one: os.path.getsize(os.path.join(server.data, "index", one)))
+
+        def tried(words, path, begin, size):
+            return run(*words, **preload, UNREADABLE_PATH=path, UNREADABLE_FROM=str(begin), UNREADABLE_BYTES=str(size))
+
+        check_it, repair_it = ["check", "--data", server.data], ["repair", "--data", server.data, "--to", new]
+        done = tried(check_it, "/data/index/" + log, 3000, 500)
+        check(done.code == 1 and f"{log}: EIO" in done.out and "29 keys, 29 values" in done.out, done.out, done.err)
+        done = tried(repair_it, "/data/index/" + log, 3000, 500)
+        check(done.code == 1 and "key 'key0': a damaged change of the index's log" in done.out and "29 values" in done.out, done.out, done.err)
+        check("29 keys, 29 values" in good("check", "--data", new).out)
+        subprocess.run(["rm", "-rf", new], check=True)
+        done = tried(["serve", "--data", server.data, "--listen", "none"], "/data/index/" + log, 3000, 500)
+        check(done.code == 1 and f"{log}: EIO" in done.err, "the server says which file", done.err)
+        # A server that stops cleanly leaves a copy of the manifest. Each of the three is enough.
+        with Server(top) as server:
+            server.stop()
+        index = os.path.join(server.data, "index")
+        manifest = next(one for one in os.listdir(index) if one.startswith("MANIFEST-"))
+        for path in ("/data/manifest.copy", "/data/index/" + manifest, "/data/index/CURRENT", "/data/commit.mark"):
+            done = tried(repair_it, path, 0, 1 << 40)
+            check(done.code == 0 and "30 values" in done.out, path, done.code, done.out, done.err)
+            subprocess.run(["rm", "-rf", new], check=True)
+            done = tried(check_it, path, 0, 1 << 40)
+            check("30 keys, 30 values" in done.out, path, done.code, done.out, done.err)
+        backup = os.path.join(top, "backup")
+        good("backup", "--data", server.data, "--to", backup)
+        done = tried(["restore", "--from", backup, "--data", new], "/backup/backup.list", 0, 1)
+        check(done.code == 1 and "backup.list: EIO" in done.err and not os.path.exists(new), done.err)
 
 
 if __name__ == "__main__":
