@@ -18,6 +18,7 @@
 #include "tools/common/stack_limit.hpp"
 #include "tools/common/standard_descriptors.hpp"
 #include "tools/common/subcommand.hpp"
+#include "tools/common/terminal.hpp"
 #include "tools/common/tool.hpp"
 #include "tools/p2p/command_line.hpp"
 
@@ -163,18 +164,18 @@ int run(const command& chosen, const invocation& call) {
     return chosen.run(call);
   } catch (const tool_failure& failure) {
     std::fflush(stdout);
-    std::fprintf(stderr, "%s: %s\n", call.program.c_str(), failure.what());
+    std::fprintf(stderr, "%s: %s\n", call.program.c_str(), without_controls(failure.what()).c_str());
     return failure.exit_code;
   } catch (const std::system_error& failure) {
     std::fflush(stdout);
     const bool no_thread = failure.code() == std::errc::resource_unavailable_try_again;
-    std::fprintf(stderr, "%s: %s%s\n", call.program.c_str(), failure.what(),
+    std::fprintf(stderr, "%s: %s%s\n", call.program.c_str(), without_controls(failure.what()).c_str(),
                  no_thread ? ": no thread could be started (ulimit -u, or a container's limit of processes?)" : "");
     return kExitFailed;
   } catch (
       const std::exception& failure) {  // a folder that vanished, no memory: the reader gets the reason, not a core dump
     std::fflush(stdout);
-    std::fprintf(stderr, "%s: %s\n", call.program.c_str(), failure.what());
+    std::fprintf(stderr, "%s: %s\n", call.program.c_str(), without_controls(failure.what()).c_str());
     return kExitFailed;
   }
 }
@@ -214,7 +215,7 @@ void set_up_signals() {
 int refuse_command(const std::string& word) {
   std::vector<std::string> names = {"help"};
   for (const auto& one : kCommands) names.emplace_back(one.name);
-  std::fprintf(stderr, "peerlane: unknown command \"%s\"%s; peerlane -h lists them\n", word.c_str(),
+  std::fprintf(stderr, "peerlane: unknown command \"%s\"%s; peerlane -h lists them\n", without_controls(word).c_str(),
                did_you_mean(word, names).c_str());
   return kExitFailed;
 }

@@ -11,6 +11,7 @@
 #include "base/text.hpp"
 #include "os/cpu_list.hpp"
 #include "tools/common/gpu_choice.hpp"
+#include "tools/common/terminal.hpp"
 
 namespace pl::tools {
 namespace {
@@ -230,7 +231,8 @@ std::optional<int> command_parser::parse() {
     // CLI11's words for a flag with a value, --sweep=1.
     if (const auto found = message.find(" was given a disallowed flag override"); found != std::string::npos)
       message = "--" + message.substr(0, found) + " takes no value";
-    std::fprintf(stderr, "%s: %s; %s -h lists the options\n", call_.program.c_str(), message.c_str(), call_.program.c_str());
+    std::fprintf(stderr, "%s: %s; %s -h lists the options\n", call_.program.c_str(), without_controls(message).c_str(),
+                 call_.program.c_str());
     return kExitFailed;
   }
 }

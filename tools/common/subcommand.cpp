@@ -8,6 +8,7 @@
 
 #include "base/spelling.hpp"
 #include "tools/common/command_facts.hpp"
+#include "tools/common/terminal.hpp"
 
 namespace pl::tools {
 
@@ -50,8 +51,8 @@ int run_subcommand(const invocation& call, const char* noun, std::span<const sub
   if (!is_help) {
     std::vector<std::string> names;
     for (const auto& one : all) names.emplace_back(one.name);
-    std::fprintf(stderr, "%s: unknown %s \"%s\"%s; %s -h lists them\n", call.program.c_str(), noun, word.c_str(),
-                 did_you_mean(word, names).c_str(), call.program.c_str());
+    std::fprintf(stderr, "%s: unknown %s \"%s\"%s; %s -h lists them\n", call.program.c_str(), noun,
+                 without_controls(word).c_str(), did_you_mean(word, names).c_str(), call.program.c_str());
     return kExitFailed;
   }
   std::FILE* const stream = call.arguments.empty() ? stderr : stdout;

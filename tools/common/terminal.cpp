@@ -9,6 +9,7 @@
 
 #include "base/env.hpp"
 #include "base/text.hpp"
+#include "base/utf8.hpp"
 
 namespace pl::tools {
 namespace {
@@ -52,6 +53,22 @@ bool has_colour() {
 std::string paint(colour shade, const std::string& text) {
   if (shade == colour::none || text.empty() || !has_colour()) return text;
   return escape(shade) + text + "\033[0m";
+}
+
+std::string without_controls(const std::string& text, text_kind kind) {
+  const bool is_text = is_utf8(text);
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool begins_control = byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;  // C1
+    if (byte == '\n' && kind == text_kind::message) out += '\n';
+    else if (byte == '\n') out += "\\n";
+    else if (byte == '\\' && kind == text_kind::name) out += "\\\\";
+    else if (byte < 0x20 || byte == 0x7f || begins_control || (byte >= 0x80 && !is_text)) out += format("\\x%02x", byte);
+    else out += text[i];
+    if (begins_control) out += format("\\x%02x", static_cast<unsigned char>(text[++i]));
+  }
+  return out;
 }
 
 std::string paint_verdicts(const std::string& text) {

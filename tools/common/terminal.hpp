@@ -18,6 +18,12 @@ std::string paint(colour shade, const std::string& text);
 // The same for the verdict words of a finished text ("good (98 %)", "slow (60 %)", "WRONG DATA", "PASSED", "FAILED").
 std::string paint_verdicts(const std::string& text);
 
+enum class text_kind { message, name };
+
+// Names may hold any byte, and say nothing to the terminal: what is no UTF-8, and control characters, become \xNN. A message
+// may have several lines; in a name, a backslash is doubled and an end of line is \n.
+std::string without_controls(const std::string& text, text_kind kind = text_kind::message);
+
 // Columns: COLUMNS, else the terminal's, else 100. At least 40.
 std::size_t text_width();
 

@@ -6,6 +6,7 @@
 
 #include "arch/crc32c.hpp"
 #include "base/text.hpp"
+#include "tools/common/terminal.hpp"
 #include "tools/store/files.hpp"
 #include "tools/store/open_store.hpp"
 #include "tools/store/store_commands.hpp"
@@ -104,7 +105,7 @@ class getter {
     try {
       paths_.push_back(file_of_key(folder_, key));
     } catch (const tool_failure& wrong) {  // the others' files are written all the same
-      std::fprintf(stderr, "%s\n", wrong.what());
+      std::fprintf(stderr, "%s\n", tools::without_controls(wrong.what()).c_str());
       ++so_far_.failed;
       return;
     }
@@ -134,7 +135,7 @@ class getter {
       wrong = "a put changed its length in the meantime: repeat the get";
     else if (got.status == 0 && result.has_crc && arch::crc32c(values_[i].data(), got.moved_bytes) != result.crc)
       wrong = "the checksum does not match the value";
-    if (!wrong.empty()) std::fprintf(stderr, "%s: %s\n", keys_[i].c_str(), wrong.c_str());
+    if (!wrong.empty()) std::fprintf(stderr, "%s: %s\n", printable(keys_[i]).c_str(), wrong.c_str());
     if (got.status != 0 || !wrong.empty()) {
       ++so_far_.failed;
       return;
@@ -244,9 +245,9 @@ int run_exists(const tools::invocation& call) {
     const bool is_there = replies[i].status == 0;
     has_all = has_all && is_there;
     if (!is_quiet && is_there)
-      std::printf("%s: yes, %s, version %" PRIu64 "\n", keys[i].c_str(),
+      std::printf("%s: yes, %s, version %" PRIu64 "\n", on_terminal(keys[i]).c_str(),
                   plural(replies[i].result.value_bytes, "byte").c_str(), replies[i].result.version);
-    if (!is_quiet && !is_there) std::printf("%s: no\n", keys[i].c_str());
+    if (!is_quiet && !is_there) std::printf("%s: no\n", on_terminal(keys[i]).c_str());
   }
   return has_all ? tools::kExitOk : tools::kExitFailed;
 }

@@ -16,6 +16,7 @@
 #include "base/text.hpp"
 #include "base/whole_file.hpp"
 #include "os/unique_fd.hpp"
+#include "tools/common/terminal.hpp"
 #include "tools/common/tool.hpp"
 
 namespace pl::store_tools {
@@ -194,18 +195,7 @@ std::string file_of_key(const std::string& folder, const std::string& key) {
   return out.string();
 }
 
-std::string printable(const std::string& key) {
-  std::string out;
-  for (std::size_t i = 0; i < key.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(key[i]);
-    const bool begins_control = byte == 0xc2 && i + 1 < key.size() && static_cast<unsigned char>(key[i + 1]) < 0xa0;
-    if (byte == '\\') out += "\\\\";
-    else if (byte == '\n') out += "\\n";
-    else if (byte < 0x20 || byte == 0x7f || begins_control) out += format("\\x%02x", byte);
-    else out += key[i];
-  }
-  return out;
-}
+std::string printable(const std::string& key) { return tools::without_controls(key, tools::text_kind::name); }
 
 std::string on_terminal(const std::string& key) { return isatty(STDOUT_FILENO) != 0 ? printable(key) : key; }
 

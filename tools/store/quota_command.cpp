@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.hpp"
+#include "tools/store/files.hpp"
 #include "tools/store/reach.hpp"
 #include "tools/store/store_commands.hpp"
 
@@ -62,12 +63,12 @@ std::string of_quota(std::uint64_t quota) { return quota == 0 ? std::string("-")
 void print_table(const std::map<std::string, principal_row>& rows) {
   std::printf("%-32s %12s %12s %16s %16s %8s\n", "principal", "keys", "quota", "bytes", "quota", "refused");
   for (const auto& [name, one] : rows)
-    std::printf("%-32s %12" PRIu64 " %12s %16" PRIu64 " %16s %8" PRIu64 "\n", name.c_str(), one.keys,
+    std::printf("%-32s %12" PRIu64 " %12s %16" PRIu64 " %16s %8" PRIu64 "\n", printable(name).c_str(), one.keys,
                 of_quota(one.quota_keys).c_str(), one.bytes, of_quota(one.quota_bytes).c_str(), one.refused);
   // Only clusters have this: a line for the principals concerned.
   for (const auto& [name, one] : rows)
     if ((one.elsewhere_keys | one.cluster_quota_keys | one.cluster_quota_bytes) != 0)
-      std::printf("%-32s %12" PRIu64 " %12s %16" PRIu64 " %16s  on all servers\n", name.c_str(),
+      std::printf("%-32s %12" PRIu64 " %12s %16" PRIu64 " %16s  on all servers\n", printable(name).c_str(),
                   one.keys + one.elsewhere_keys, of_quota(one.cluster_quota_keys).c_str(), one.bytes + one.elsewhere_bytes,
                   of_quota(one.cluster_quota_bytes).c_str());
 }

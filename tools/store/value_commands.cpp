@@ -43,8 +43,8 @@ int run_put(const tools::invocation& call) {
   file.check_unchanged();
   if (got.result.has_crc && got.result.crc != arch::crc32c(file.data(), file.size()))
     throw tool_failure("the checksums of store and file differ: the file changed during the put");
-  std::printf("put %s/%s: %s, %s\n", pool_name.c_str(), key.c_str(), plural(file.size(), "byte").c_str(),
-              describe_reply(got).c_str());
+  std::printf("put %s/%s: %s, %s\n", printable(pool_name).c_str(), printable(key).c_str(),
+              plural(file.size(), "byte").c_str(), describe_reply(got).c_str());
   return tools::kExitOk;
 }
 
@@ -82,7 +82,7 @@ int run_get(const tools::invocation& call) {
   if (whole && got.result.has_crc && arch::crc32c(bytes.data(), bytes.size()) != got.result.crc)
     throw tool_failure(format("%s/%s: the checksum does not match the value", pool_name.c_str(), key.c_str()));
   write_file(path, bytes);
-  std::fprintf(path == "-" ? stderr : stdout, "get %s/%s: %s, %s\n", pool_name.c_str(), key.c_str(),
+  std::fprintf(path == "-" ? stderr : stdout, "get %s/%s: %s, %s\n", printable(pool_name).c_str(), printable(key).c_str(),
                plural(bytes.size(), "byte").c_str(), describe_reply(got).c_str());
   return tools::kExitOk;
 }

@@ -77,7 +77,7 @@ int run_watch(const tools::invocation& call) {
   const auto on_signal = [](int) { g_watch_ends = true; };
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
-  std::fprintf(stderr, "watching %s/%s\n", pool_name.c_str(), key.empty() ? prefix.c_str() : key.c_str());
+  std::fprintf(stderr, "watching %s/%s\n", printable(pool_name).c_str(), printable(key.empty() ? prefix : key).c_str());
   constexpr auto kLook = std::chrono::milliseconds(200);  // for a signal
   for (std::int64_t printed = 0; !g_watch_ends;) {
     const auto events = watch->next(store_client::clock::now() + kLook);

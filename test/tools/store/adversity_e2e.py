@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 
-import store_e2e
+import store_e2e  # finds e2e
+import e2e
 from store_e2e import Server, check, environment, good, run
 
 OUT = ""
@@ -101,6 +102,29 @@ def unreadable():
         good("backup", "--data", server.data, "--to", backup)
         done = tried(["restore", "--from", backup, "--data", new], "/backup/backup.list", 0, 1)
         check(done.code == 1 and "backup.list: EIO" in done.err and not os.path.exists(new), done.err)
+
+
+def names():
+    """Keys and pools of any byte say nothing to the terminal of who lists, reads or mistypes them."""
+    keys = [b"a\x1b]0;x\x07", b"b\x1b[2J\r", b"c\x9b\xc2\x9b31m\x7f", b"d\xff\xfe", b"e\nf"]
+    with tempfile.TemporaryDirectory() as folder, Server(folder) as server:
+        source, target = os.path.join(folder, "in"), os.path.join(folder, "out")
+        with open(source, "wb") as file:
+            file.write(b"value")
+        where = ["--socket", server.socket]
+        good("pool", "create", "models", *where)
+        # One word for each key: "KEY" stands for it.
+        for words in (["pool", "create", "KEY"], ["put", "models", "KEY", source], ["get", "models", "KEY", target], ["get", "models", "KEY", "KEY/x"],
+                      ["exists", "models", "KEY"], ["exists", "models", "KEYx"], ["put", "models", "KEY", source, "--if-version", "9"],
+                      ["rm", "models", "KEYx"], ["get", "models", "KEYx", target], ["get", "KEYx", "k", target], ["find", "models", "--regex", "(KEY"], ["ls", "KEYx"],
+                      ["stat", "models", "KEYx"], ["--KEY"], ["put", "models", "k", source, "--KEY"], ["ls"], ["ls", "models", "-l"], ["top", "--once", "--interval-ms", "50"]):
+            for key in keys:
+                given = [one.encode().replace(b"KEY", key) for one in words]
+                _, text = e2e.on_a_terminal([os.path.join(OUT, "peerlane"), "store", *given, *(where if len(words) > 1 or words == ["ls"] else [])],
+                                            store_e2e.environment())
+                shown = text.replace("\r\n", "\n").replace("\x1b[H\x1b[2J", "")
+                check(all(c == "\n" or (c >= " " and c != "\x7f" and not "\x80" <= c < "\xa0") for c in shown), words, repr(text))
+        check(run("exists", "models", keys[1], *where).out.startswith("b\x1b[2J"), "a pipe gets the bytes themselves")
 
 
 if __name__ == "__main__":
