@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <new>
 
 #include "base/log.hpp"
 #include "sim/address_space.hpp"
@@ -127,7 +128,12 @@ void block_runner::run(const launch_run& launched, std::uint64_t index) {
   stores_ = launched.stores.get();
   index_ = index;
   if (must_stop()) return;
-  prepare(index);
+  try {
+    prepare(index);
+  } catch (const std::bad_alloc&) {  // nobody above would catch it
+    PL_LOG(error, "sim: no memory for the threads of a kernel's block (ulimit -d, ulimit -v?)");
+    return work.fate->fail(code::out_of_memory);
+  }
   while (alive_ != 0 && !must_stop()) {
     has_progress_ = false;
     run_round();

@@ -2,6 +2,7 @@
 #include "sim/stream.hpp"
 
 #include <chrono>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -127,7 +128,9 @@ void stream::execute(operation& next) {
   for (const auto& earlier : next.after) earlier.target_stream->wait(earlier.position);
   random_delay();
   const writer_scope writer(stores_);
-  if (next.always || !fate_->ended()) next.work();
+  try {
+    if (next.always || !fate_->ended()) next.work();
+  } catch (const std::bad_alloc&) { fate_->fail(code::out_of_memory); }
 }
 
 }  // namespace pl::sim

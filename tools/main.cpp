@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <string_view>
 #include <system_error>
 
@@ -171,6 +172,11 @@ int run(const command& chosen, const invocation& call) {
     const bool no_thread = failure.code() == std::errc::resource_unavailable_try_again;
     std::fprintf(stderr, "%s: %s%s\n", call.program.c_str(), without_controls(failure.what()).c_str(),
                  no_thread ? ": no thread could be started (ulimit -u, or a container's limit of processes?)" : "");
+    return kExitFailed;
+  } catch (const std::bad_alloc&) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "%s: there is not enough memory (ulimit -d, ulimit -v, or a container's limit?)\n",
+                 call.program.c_str());
     return kExitFailed;
   } catch (
       const std::exception& failure) {  // a folder that vanished, no memory: the reader gets the reason, not a core dump

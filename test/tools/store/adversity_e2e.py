@@ -127,6 +127,19 @@ def names():
         check(run("exists", "models", keys[1], *where).out.startswith("b\x1b[2J"), "a pipe gets the bytes themselves")
 
 
+def scarce_memory():
+    """ulimit -d: a reason and no signal, also where the simulated GPU's threads find no memory."""
+    reasons = set()
+    for words in (["async", "pingpong"], ["async", "stencil"], ["store", "perf", "--elements", "10"]):
+        for limit in range(50, 101, 10):
+            done = subprocess.run(["prlimit", f"--data={limit << 20}", os.path.join(OUT, "peerlane"), *words], env=environment(), text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100)
+            check(done.returncode in (0, 1) and "signal" not in done.stderr and "terminate" not in done.stderr and "bad_alloc" not in done.stderr,
+                  words, limit, done.returncode, done.stderr[-800:])
+            reasons |= set(done.stderr.splitlines()[-1:]) if done.returncode else set()
+    check(reasons, "the limits were too large for this test")
+
+
 if __name__ == "__main__":
     OUT = store_e2e.OUT = sys.argv[1]
     globals()[sys.argv[2]]()
