@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files as wholes: read to their ends, and written so that who reads meanwhile sees all of it or nothing.
+// Whole files: read to the end, and rewritten so that a reader sees all of the new text or none of it.
 #pragma once
 
 #include <string>
@@ -14,13 +14,14 @@ namespace pl {
 // the failed system call, with only its text as the message. Thread-safe for different paths.
 status write_whole_file(const std::string& path, std::string_view text, unsigned mode = 0666);
 
-// To its end. An error is an error, also in the middle: the iterators of std::ifstream throw it, without a name. Its message
-// is the system's text alone.
+// Reads to the end. An error in the middle is an error, too (std::ifstream's iterators throw it, without the file's name).
+// The message is only the system's text.
 result<std::string> read_whole_file(const std::string& path);
-// The same; empty if it cannot be read, for facts that a machine may not tell.
+// The same, but empty if the file cannot be read: for facts that some machines do not tell.
 std::string file_text_or_empty(const std::string& path);
 
-// False: something is there that write_whole_file() does not replace, so each call adds to what was written before.
+// False if there is something that write_whole_file() does not replace, so that each call adds to what was written
+// before.
 bool is_replaceable(const std::string& path);
 
 }  // namespace pl
