@@ -2,6 +2,7 @@
 // Commands that are Python modules: `peerlane report`, `peerlane top`. The modules lie in python/ beside the program (build
 // folder and installation alike); elsewhere Python looks for an installed package.
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -78,6 +79,14 @@ void close_stand_ins() noexcept {
 
 // Replaces this process; returns only by throwing.
 [[noreturn]] void become_python(const char* module, const invocation& call) {
+  // Below this the interpreter itself ends by SIGSEGV.
+  constexpr rlim_t kStackBytes = 128u << 10;
+  rlimit stack{};
+  if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < kStackBytes)
+    throw tool_failure(
+        format("a stack may have %llu KiB and python3, in which this command is written, needs 128 KiB: raise "
+               "the limit (ulimit -s)",
+               static_cast<unsigned long long>(stack.rlim_cur >> 10)));
   std::vector<std::string> words = {"python3", "-B", "-c", kStart, folder_of_modules(module), module};
   words.insert(words.end(), call.arguments.begin(), call.arguments.end());
   std::vector<char*> argv;

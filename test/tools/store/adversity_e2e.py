@@ -137,6 +137,10 @@ def scarce_memory():
             check(done.returncode in (0, 1) and "signal" not in done.stderr and "terminate" not in done.stderr and "bad_alloc" not in done.stderr,
                   words, limit, done.returncode, done.stderr[-800:])
             reasons |= set(done.stderr.splitlines()[-1:]) if done.returncode else set()
+    for words in (["top", "--once"], ["report", "missing.json"], ["store", "ls", "--socket", "missing"]):
+        done = subprocess.run(["prlimit", "--stack=65536:65536", os.path.join(OUT, "peerlane"), *words], env=environment(), text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100)
+        check(done.returncode == 1 and "ulimit -s" in done.stderr, words, done.returncode, done.stderr)
     check(reasons, "the limits were too large for this test")
 
 
