@@ -153,7 +153,7 @@ TEST(export_listener_install, ALibraryWithoutTheImportIsRefused) {
   const auto pieces = find_backing(libc, kAt, kBytes);
   ASSERT_FALSE(pieces);
   EXPECT_EQ(pieces.code(), ENOTSUP);
-  EXPECT_NE(pieces.error().message.find("cannot be listened to"), std::string::npos) << pieces.error().message;
+  EXPECT_NE(pieces.error().message.find("cannot be observed"), std::string::npos) << pieces.error().message;
 }
 
 TEST(export_listener_install, ADriverWithoutTheExportCallIsRefused) {

@@ -104,7 +104,7 @@ TEST_F(Caches, RefusesContradictions) {
   settings.level = durability::durable;
   const auto durable = create("a", {}, settings);
   EXPECT_EQ(durable.code(), EINVAL);
-  EXPECT_NE(durable.error().message.find("durability is volatile"), std::string::npos) << durable.error().message;
+  EXPECT_NE(durable.error().message.find("durability is always volatile"), std::string::npos) << durable.error().message;
   settings.level = durability::pool_default;
   settings.copies = 2;
   EXPECT_EQ(create("a", {}, settings).code(), EINVAL);
