@@ -33,7 +33,7 @@ TEST_F(PlannerError, EveryMistakeHasItsOwnMessageAndChangesNothing) {
   };
   const mistake mistakes[] = {
       {{to_device, device.address(), host.address(), 8u << 20}, "its allocation ends"},
-      {{to_device, device.address(), host.address(), SIZE_MAX}, "beyond the address space"},
+      {{to_device, device.address(), host.address(), SIZE_MAX}, "exceeds the address space"},
       {{to_device, device.address(), host.address(), 16, 3, 15, 16}, "overlap"},
       {{to_device, device.address(), host.address(), 16, 3, 16, 15}, "overlap"},
       {{to_device, device.address(), host.address(), 16, SIZE_MAX, 1u << 20, 1u << 20}, "exceeds the address space"},
