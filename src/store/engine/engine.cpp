@@ -309,7 +309,7 @@ status engine::impl::read_extents() {
   return {};
 }
 
-// An attempt of the index to recover from a full disk may have to wait for a second, and compactions for five. A stop that
+// After an attempt to recover from a full disk that failed, the index waits for a second before the next one. A stop that
 // comes soon after room was freed waits for that. Otherwise the unsynced part would stay in the log, and the next start
 // would have to recover what this stop can seal.
 status engine::impl::sync_at_close() {

@@ -137,9 +137,9 @@ void log_failures::OnBackgroundError(rocksdb::BackgroundErrorReason reason, rock
   stopped_ = true;
 }
 
-void log_failures::OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason reason, rocksdb::Status error, bool* automatic) {
+void log_failures::OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status error, bool* automatic) {
   error.PermitUncheckedError();
-  if (reason != rocksdb::BackgroundErrorReason::kCompaction) *automatic = false;
+  *automatic = false;
 }
 
 status index::resume() {

@@ -52,7 +52,7 @@ class log_failures final : public rocksdb::EventListener {
 
   // RocksDB does not hear of a log that refused a write for want of something: the index writes no more to that log.
   void OnBackgroundError(rocksdb::BackgroundErrorReason reason, rocksdb::Status* error) override;
-  // The index decides when, instead of a thread that looks for room every five seconds. Compactions wait for nobody.
+  // The index decides when, instead of a thread that looks for room every five seconds, and refuses Resume() meanwhile.
   void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason reason, rocksdb::Status error, bool* automatic) override;
 
   // RocksDB has stopped and waits for Resume().

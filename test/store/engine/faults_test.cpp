@@ -411,7 +411,7 @@ TEST_F(Faults, NoFileOfTheIndexThatMeetsAFullDiskAtWorkLosesAnything) {
           ASSERT_TRUE(done || done.code() == error || done.code() == ENOSPC) << i << " " << done.error().message;
         }
         heal();
-        // After an attempt that failed the index waits for a second; RocksDB begins a compaction anew every five.
+        // After an attempt that failed the index waits for a second.
         status done = change(durability::logged);
         for (int waited = 0; waited < 2000 && !done && (done.code() == ENOSPC || done.code() == error); ++waited) {
           std::this_thread::sleep_for(std::chrono::milliseconds(10));

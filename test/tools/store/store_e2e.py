@@ -433,6 +433,16 @@ def full_disk():
         check(subprocess.run([*unshare, "sh", "-c", script]).returncode == 0, "on_small_disk")
 
 
+def fill(path):
+    """A file that takes all that is free."""
+    with open(path, "wb", buffering=0) as file:
+        try:
+            while file.write(bytes(65536)):
+                pass
+        except OSError:
+            pass
+
+
 def on_small_disk():
     disk = sys.argv[3]
     with tempfile.TemporaryDirectory() as top:
@@ -447,15 +457,15 @@ def on_small_disk():
             file.write(b"earlier")
         with Server(disk, "--socket", path) as server:  # it fills up under a server that writes
             load = subprocess.Popen([os.path.join(OUT, "peerlane"), "store", "perf", "--test", "put", "--server", path, "--elements", "500",
-                                     "--value_length", "20000", "--durability", "logged", "--cores", "1", "--duration", "3"],
+                                     "--value_length", "20000", "--durability", "logged", "--cores", "1", "--duration", "5"],
                                     env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             time.sleep(0.7)
-            with open(filled, "wb", buffering=0) as file:
-                try:
-                    while file.write(bytes(65536)):
-                        pass
-                except OSError:
-                    pass
+            for _ in range(3):  # and is freed again
+                fill(filled)
+                time.sleep(0.3)
+                os.unlink(filled)
+                until(lambda: run("put", "models", "key4", source, "--socket", path).code == 0, "puts are taken again")
+            fill(filled)
             load.wait(60)
             check(server.process.poll() is None, "a full disk has ended the server")
             good("get", "models", "key3", target, "--socket", path, "--verify")
