@@ -456,11 +456,11 @@ def on_small_disk():
         with open(kept, "wb") as file:
             file.write(b"earlier")
         with Server(disk, "--socket", path) as server:  # it fills up under a server that writes
-            load = subprocess.Popen([os.path.join(OUT, "peerlane"), "store", "perf", "--test", "put", "--server", path, "--elements", "500",
-                                     "--value_length", "20000", "--durability", "logged", "--cores", "1", "--duration", "5"],
+            load = subprocess.Popen([os.path.join(OUT, "peerlane"), "store", "perf", "--test", "put", "--server", path, "--elements", "200",
+                                     "--value_length", "20000", "--durability", "logged", "--cores", "1", "--duration", "3"],
                                     env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             time.sleep(0.7)
-            for _ in range(3):  # and is freed again
+            for _ in range(2):  # and is freed again
                 fill(filled)
                 time.sleep(0.3)
                 os.unlink(filled)
