@@ -125,6 +125,20 @@ int peerlane_store_close(peerlane_store_t store);
  */
 const char* peerlane_store_last_error(void);
 
+/**
+ * @brief Lets the calling thread end its own waiting calls early, as a language's binding does for Ctrl-C.
+ *
+ * From then on, every call of this header that waits for a server in this thread calls `asks` about every 50 ms. When it
+ * returns another value than 0, the call ends with EINTR, and so do later ones until this function is called again: whether
+ * the request was applied is then unknown, as for ETIMEDOUT, and the caller's memory is no longer used. A call that connects
+ * to a server that does not answer first gives it up, for which it may take 4 s. peerlane_op_wait() and
+ * peerlane_store_watch_next() are not interrupted: they have timeouts of their own.
+ *
+ * @param asks     called without locks; must not call this library. NULL: nothing is interrupted.
+ * @param context  passed to `asks`.
+ */
+void peerlane_store_interrupt_by(int (*asks)(void* context), void* context);
+
 /* ---- Pools ----------------------------------------------------------------------------------------------------------- */
 
 /** In every field, zero means the default. */

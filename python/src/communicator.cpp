@@ -177,8 +177,12 @@ std::uint64_t wait_signal(self_t self, bytes_argument key, integer_argument offs
   const auto key_bytes = key_of(key);
   const auto offset_bytes = offset.as<std::uint64_t>("offset"), wanted = least.as<std::uint64_t>("least");
   const auto link = link_of(self);
-  const gil_release waiting;
-  return value_of(link->wait_signal(key_bytes, offset_bytes, wanted, limit));
+  peerlane::result<std::uint64_t> seen = peerlane::failure{ETIMEDOUT, {}};
+  (void)wait_in_slices(limit, [&](std::chrono::milliseconds slice) {
+    seen = link->wait_signal(key_bytes, offset_bytes, wanted, slice);
+    return seen || seen.error().code != ETIMEDOUT;
+  });
+  return value_of(std::move(seen));
 }
 
 std::unique_ptr<operation> get(self_t self, bytes_argument key, integer_argument offset, nb::handle x, nb::handle after) {
@@ -221,11 +225,16 @@ void restore_collectives(self_t self, nb::handle timeout) {
   must(link->restore_collectives(limit));
 }
 
+// After the time limit or Ctrl-C, the next call continues the same barrier.
 void barrier(self_t self, nb::handle timeout) {
   const auto limit = limit_of(timeout);
   const auto link = link_of(self);
-  const gil_release waiting;
-  must(link->barrier(limit));
+  peerlane::status outcome;
+  (void)wait_in_slices(limit, [&](std::chrono::milliseconds slice) {
+    outcome = link->barrier(slice);
+    return outcome || outcome.code() != ETIMEDOUT;
+  });
+  must(outcome);
 }
 
 nb::typed<nb::list, nb::bytes> all_gather(self_t self, bytes_argument given) {

@@ -8,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 
 #include <cerrno>
+#include <exception>
 #include <optional>
 #include <peerlane/store.hpp>
 #include <string>
@@ -18,6 +19,7 @@
 #include "arguments.hpp"
 #include "error.hpp"
 #include "gil.hpp"
+#include "waiting.hpp"
 
 namespace nb = nanobind;
 
@@ -43,6 +45,31 @@ inline peerlane::buffer buffer_at(const run& memory) {
   return peerlane_buffer{std::get<0>(memory), std::get<1>(memory), PEERLANE_MEMORY_ANY, 0};
 }
 
+// While it exists, Ctrl-C ends calls of this thread that wait for the store, which then fail with EINTR.
+class signal_checks {
+ public:
+  signal_checks() { peerlane_store_interrupt_by(&check, this); }
+  ~signal_checks() { peerlane_store_interrupt_by(nullptr, nullptr); }
+  signal_checks(const signal_checks&) = delete;
+  signal_checks& operator=(const signal_checks&) = delete;
+  // Throws what a handler of a signal has thrown.
+  void rethrow() {
+    if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+  }
+
+ private:
+  static int check(void* self) noexcept {
+    try {
+      check_signals();
+      return 0;
+    } catch (...) {
+      static_cast<signal_checks*>(self)->thrown_ = std::current_exception();
+      return 1;
+    }
+  }
+  std::exception_ptr thrown_;
+};
+
 class connection {
  public:
   connection(const std::optional<std::string>& socket, const std::optional<std::string>& endpoint,
@@ -56,8 +83,13 @@ class connection {
       options.tls_authority = std::get<2>(*tls).c_str();
     }
     options.timeout_ms = timeout_ms;
-    const gil_release waiting;
-    store_.emplace(value_of(peerlane::store::open(&options)));
+    signal_checks signals;
+    auto opened = [&] {
+      const gil_release waiting;
+      return peerlane::store::open(&options);
+    }();
+    signals.rethrow();
+    store_.emplace(value_of(std::move(opened)));
   }
   ~connection() { (void)end(); }
   connection(const connection&) = delete;
@@ -89,14 +121,16 @@ class connection {
 using self_t = nb::handle_t<connection>;
 inline const peerlane::store& store_of(self_t self) { return nb::inst_ptr<connection>(self)->store(); }
 
-// Runs `call(store)` without the GIL, and throws its error.
+// Runs `call(store)` without the GIL, and throws its error, or what Ctrl-C has thrown.
 template <class Call>
 auto asked(self_t self, Call&& call) {
   const auto& store = store_of(self);
+  signal_checks signals;
   auto outcome = [&] {
     const gil_release waiting;
     return call(store);
   }();
+  signals.rethrow();
   if constexpr (requires { *outcome; }) return value_of(std::move(outcome));
   else must(outcome);
 }

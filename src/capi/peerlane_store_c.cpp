@@ -8,6 +8,7 @@
 #include "capi/errno_keeper.hpp"
 #include "capi/open_store.hpp"
 #include "capi/store_requests.hpp"
+#include "store/client/interruption.hpp"
 
 namespace {
 
@@ -201,6 +202,14 @@ pl::result<memory> pl::open_store::classify(const peerlane_buffer& buffer) const
 }
 
 PL_EXPORT const char* peerlane_store_last_error(void) { return pl::last_error(); }
+
+PL_EXPORT void peerlane_store_interrupt_by(int (*asks)(void*), void* context) {
+  auto& mine = pl::store_client::own_interruption();
+  mine = {};
+  mine.asks = asks;
+  mine.context = context;
+  mine.begin();
+}
 
 PL_EXPORT int peerlane_store_open(const peerlane_store_options* given, peerlane_store_t* store) {
   const pl::errno_keeper keep;

@@ -9,6 +9,7 @@
 #include "capi/errno_keeper.hpp"
 #include "capi/open_store.hpp"
 #include "capi/store_requests.hpp"
+#include "store/client/interruption.hpp"
 #include "store/client/watcher.hpp"
 
 namespace {
@@ -117,6 +118,7 @@ PL_EXPORT int peerlane_store_watch_next(peerlane_store_watch_t watch, int64_t ti
       ~leave() { one.inside = std::thread::id(); }
     } const left{*one};
     if (one->left.empty()) {
+      const pl::store_client::no_interruption whole;
       auto events = one->source->next(end_of(timeout_ms));
       if (!events) return fail(events.error());
       if (events->empty()) return fail(ETIMEDOUT, "no key has changed yet; the watch continues");

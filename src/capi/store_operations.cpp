@@ -2,6 +2,7 @@
 // The store's requests in progress as operations (peerlane/operation.h).
 #include "capi/errno_keeper.hpp"
 #include "capi/open_store.hpp"
+#include "store/client/interruption.hpp"
 
 namespace pl {
 namespace {
@@ -40,6 +41,7 @@ int test_request(peerlane_op_t* op, int* done, peerlane_op_info* info) {
 int wait_request(peerlane_op_t* op, std::int64_t timeout_ms, peerlane_op_info* info) {
   using store_client::clock;
   constexpr std::int64_t kLongest = std::int64_t{1} << 40;  // fits into nanoseconds
+  const store_client::no_interruption whole;
   return with_request(op, [&](open_store& opened, pending_request& one) {
     const auto deadline = timeout_ms < 0 || timeout_ms > kLongest ? clock::time_point::max()
                                                                   : clock::now() + std::chrono::milliseconds(timeout_ms);

@@ -11,6 +11,7 @@
 #include "base/env.hpp"
 #include "base/text.hpp"
 #include "os/blocked_signals.hpp"
+#include "store/client/interruption.hpp"
 
 namespace pl::store_client {
 namespace {
@@ -63,7 +64,8 @@ client::client(const client_options& options)
 result<std::unique_ptr<client>> client::open(const client_options& options) {
   std::unique_ptr<client> made(new client(options));
   lock_t hold(made->lock_);
-  if (auto done = made->connect_now(hold, options.timeout_ms); !done) return done.error();
+  const unsigned limit_ms = options.connect_ms != 0 ? options.connect_ms : options.timeout_ms;
+  if (auto done = made->connect_now(hold, limit_ms); !done) return done.error();
   hold.unlock();
   return made;
 }
@@ -290,7 +292,27 @@ bool client::test(const operation_ptr& one) {
   return one->done();
 }
 
+interruption& own_interruption() noexcept {
+  static thread_local interruption only;
+  return only;
+}
+
+void client::interrupt(const operation_ptr& one) {
+  const lock_t hold(lock_);
+  bring_forward(one);
+}
+
+// Precondition: the lock is held.
+void client::bring_forward(const operation_ptr& one) {
+  if (one->done() || one->is_interrupted) return;
+  one->is_interrupted = true;
+  one->deadline = {};
+  next_check_ = {};
+  (void)eventfd_write(wake_fd_, 1);
+}
+
 bool client::wait(const operation_ptr& one, clock::time_point deadline) {
+  interruption& mine = own_interruption();
   lock_t hold(lock_);
   const std::chrono::microseconds usual(options_.spin_us);
   auto busy = clock::now();
@@ -307,6 +329,11 @@ bool client::wait(const operation_ptr& one, clock::time_point deadline) {
       run_callbacks(hold);
     }
     if (!one->done() && deadline != clock::time_point::max() && clock::now() >= deadline) return false;
+    if (!mine.is_due() || one->done() || one->is_interrupted) continue;
+    hold.unlock();
+    const bool has_come = mine.comes(clock::now());
+    hold.lock();
+    if (has_come) bring_forward(one);
   }
   return true;
 }
@@ -367,8 +394,8 @@ result<std::uint32_t> client::remember_pool(const reply& got, std::string_view n
   return got.pool_id;
 }
 
-result<std::uint32_t> client::open_pool(std::string_view name) {
-  return remember_pool(run(make_plain(opcode::pool_open, 0, name)), name);
+result<std::uint32_t> client::open_pool(std::string_view name, int timeout_ms) {
+  return remember_pool(run(make_plain(opcode::pool_open, 0, name, timeout_ms)), name);
 }
 
 result<std::vector<store_protocol::pool_entry>> client::list_pools() {

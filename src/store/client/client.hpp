@@ -24,6 +24,7 @@ namespace pl::store_client {
 struct client_options {
   address server;
   unsigned timeout_ms = 30'000;     // deadline of connecting, and of operations that set none
+  unsigned connect_ms = 0;          // deadline of open(); 0: timeout_ms
   copy::planner* copies = nullptr;  // for GPU memory; outlives the client. Null: host memory only.
   const cu::driver_table* cuda = nullptr;
   bool use_shm = true;
@@ -118,7 +119,9 @@ class client {
   // The client part of its request numbers (tail::request_number).
   std::uint64_t id() const noexcept { return client_id_; }
   // Erases the keys with this prefix. `result.value_bytes` of the answer is their number.
-  reply erase_prefix(std::uint32_t pool, std::string_view prefix, int timeout_ms = -1);
+  // `page_time`: limit of one request, of which there may be many.
+  reply erase_prefix(std::uint32_t pool, std::string_view prefix, int timeout_ms = -1,
+                     std::chrono::milliseconds page_time = std::chrono::hours(1));
   static constexpr std::uint64_t kMaxBatchedBytes = 64 << 10;
   static constexpr std::uint64_t kMaxBatchedDeviceBytes = 1 << 20;
 
@@ -130,6 +133,9 @@ class client {
   bool test(const operation_ptr& one);
   // Returns false if `deadline` has passed; the operation continues.
   bool wait(const operation_ptr& one, clock::time_point deadline = clock::time_point::max());
+  // Ends the operation as soon as nothing touches its memory any more, with EINTR unless it ends otherwise first. Any
+  // thread.
+  void interrupt(const operation_ptr& one);
   // Calls the function once when the operation has ended: in this call if it has already, otherwise like `callback`.
   // EAGAIN if the thread that would call it cannot be started. Precondition: the operation was started without a
   // callback, and this is the first such call.
@@ -140,7 +146,7 @@ class client {
   // As find_memory.
   result<memory> classify(std::uint64_t address, std::uint64_t bytes) const;
   // The pool's number, which stays valid over reconnects.
-  result<std::uint32_t> open_pool(std::string_view name);
+  result<std::uint32_t> open_pool(std::string_view name, int timeout_ms = -1);
   // All pools that this client may open, by name; fetches all pages.
   result<std::vector<store_protocol::pool_entry>> list_pools();
   // ENOTSUP if `cache` is given and the server has no caches.
@@ -232,6 +238,7 @@ class client {
   void copied(const operation_ptr& one, const status& outcome);
   void let_go(std::uint64_t pin, std::uint64_t bytes);
   void expire();
+  void bring_forward(const operation_ptr& one);
   clock::time_point next_deadline() const;
 
   // client_ucx.cpp

@@ -5,11 +5,13 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 
 #include "base/text.hpp"
 #include "store/client/client.hpp"
+#include "store/client/slot_map.hpp"
 #include "store/protocol/batch.hpp"
 
 namespace pl::store_client {
@@ -401,20 +403,29 @@ void client::run_alone(opcode op, std::uint32_t pool, std::span<const batch_entr
   }
 }
 
-reply client::erase_prefix(std::uint32_t pool, std::string_view prefix, int timeout_ms) {
+reply client::erase_prefix(std::uint32_t pool, std::string_view prefix, int timeout_ms,
+                           std::chrono::milliseconds page_time) {
   if ((server_capabilities() & capability::batches) == 0)
     return refused(ENOTSUP, "the server cannot erase by prefix: it is of an earlier release");
   std::uint64_t erased = 0;
+  std::optional<unit_list> listed;
   const auto end = deadline_of(timeout_ms);
   std::string after;
   for (;;) {
     const auto one = make_plain(opcode::erase_prefix, pool, prefix, timeout_ms);
-    one->deadline = end;
+    one->deadline = std::min(end, clock::now() + page_time);
     if (!after.empty()) one->fields.after = after;
     reply got = run(one);
     erased += got.result.value_bytes;
+    if (got.status == 0 && got.fields->listed)
+      if (const auto units = unit_list_in(*got.fields->listed)) listed = listed ? *listed & *units : *units;
     if (got.status != 0 || !got.more) {
       got.result.value_bytes = erased;
+      if (got.status == 0 && listed) {
+        store_protocol::tail said;
+        said.listed = to_bytes(*listed);
+        got.fields = std::move(said);
+      }
       return got;
     }
     after = got.fields->after.value_or("");

@@ -105,7 +105,7 @@ bool client::connect_again(lock_t& hold, clock::time_point deadline) {
   const auto now = clock::now();
   if (now < next_connect_) {
     hold.unlock();
-    std::this_thread::sleep_until(std::min(next_connect_, deadline));
+    std::this_thread::sleep_until(std::min({next_connect_, deadline, now + kMaxSleep / 2}));
     hold.lock();
     expire();
     return false;

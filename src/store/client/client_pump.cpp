@@ -10,6 +10,7 @@
 #include "arch/crc32c.hpp"
 #include "base/text.hpp"
 #include "store/client/client.hpp"
+#include "store/client/interruption.hpp"
 
 namespace pl::store_client {
 namespace {
@@ -453,7 +454,8 @@ void client::expire() {
     if (one->method == operation::kind::put_ucx) give_grant_back(*one);
     std::string reason =
         wire_ ? "the store did not answer in time" : "the store was not reached in time: " + lost_because_.message;
-    finish(one, ETIMEDOUT, std::move(reason));
+    if (one->is_interrupted) finish(one, EINTR, kInterrupted);
+    else finish(one, ETIMEDOUT, std::move(reason));
   }
 }
 

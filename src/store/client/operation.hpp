@@ -94,6 +94,7 @@ class operation {
   stream_order order;  // shm
   clock::time_point deadline = clock::time_point::max();
   bool may_repeat = true;                    // after a lost connection
+  bool is_interrupted = false;               // its deadline was brought forward (interruption.hpp)
   bool leave_to_stream = false;              // get: the operation is done once the stream waits for the copy
   std::function<void(operation&)> callback;  // called once, without locks, by the thread that completes the operation
   int event_fd = -1;                         // written once; the caller owns it

@@ -32,6 +32,10 @@ class routed_operation {
   std::chrono::milliseconds pause{0};
   std::uint64_t epoch = 0;  // epoch of the map by which it was sent
 
+  // The current attempt; guarded by the router's lock
+  std::weak_ptr<client> server;
+  operation_ptr attempt;
+
   // ---- the result; valid once done
   reply got;
   bool done = false;  // guarded by the router's lock

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/text.hpp"
+#include "store/client/interruption.hpp"
 #include "store/client/router_tries.hpp"
 
 namespace pl::store_client {
@@ -19,20 +20,13 @@ std::uint64_t random_id() {
   return (std::uint64_t{random()} << 32 | random()) | 1;
 }
 
-bool serves(const cluster_map& map, unsigned copies, const std::string& name) {
-  if (copies == 0) return false;
-  const placement* table = &map.units[(copies - 1) * kUnits];
-  return std::any_of(table, table + kUnits,
-                     [&](const placement& entry) { return !entry.copies.empty() && entry.copies.front() == name; });
-}
-
 }  // namespace
 
 router::router(const router_options& options) : options_(options), id_(random_id()), map_(std::make_shared<cluster_map>()) {}
 
 result<std::unique_ptr<router>> router::open(const router_options& options) {
   std::unique_ptr<router> made(new router(options));
-  if (const status known = made->refresh({}); !known) return known.error();
+  if (const status known = made->refresh({}, made->end_of(-1)); !known) return known.error();
   return made;
 }
 
@@ -77,7 +71,8 @@ router::local_endpoint router::local_endpoint_of(const std::string& endpoint) co
 }
 
 // Uses the unix socket if it leads to the same server, because a path is valid only on one host and in one container.
-result<router::client_ptr> router::connect_to(const std::string& endpoint, const local_endpoint& local) {
+result<router::client_ptr> router::connect_to(const std::string& endpoint, const local_endpoint& local,
+                                              clock::time_point end) {
   client_options options;
   options.timeout_ms = std::min(options_.try_ms, options_.timeout_ms);
   options.copies = options_.copies;
@@ -87,6 +82,7 @@ result<router::client_ptr> router::connect_to(const std::string& endpoint, const
   const auto close_it_later = [this](client* gone) { close_later(gone); };
   if (local.instance != 0 && access(local.socket.c_str(), R_OK | W_OK) == 0) {
     options.server.socket = local.socket;
+    options.connect_ms = connect_ms(end);
     if (auto made = client::open(options); made && (*made)->server_instance() == local.instance)
       return client_ptr(made->release(), close_it_later);
   }
@@ -94,12 +90,17 @@ result<router::client_ptr> router::connect_to(const std::string& endpoint, const
   options.server = options_.security;
   options.server.socket.clear();
   options.server.endpoint = endpoint;
+  options.connect_ms = connect_ms(end);
   auto made = client::open(options);
   if (!made) return made.error();
   return client_ptr(made->release(), close_it_later);
 }
 
-result<router::client_ptr> router::reach(const std::string& endpoint) {
+unsigned router::connect_ms(clock::time_point end) const {
+  return static_cast<unsigned>(milliseconds_until(std::min(end, clock::now() + std::chrono::milliseconds(options_.try_ms))));
+}
+
+result<router::client_ptr> router::reach(const std::string& endpoint, clock::time_point end) {
   local_endpoint local;
   {
     const std::lock_guard hold(lock_);
@@ -109,7 +110,7 @@ result<router::client_ptr> router::reach(const std::string& endpoint) {
         found != connections_.end() && found->second.local_of == local.instance)
       return found->second.link;
   }
-  auto mine = connect_to(endpoint, local);
+  auto mine = connect_to(endpoint, local, end);
   if (!mine) return mine.error();
   server_link before;  // released after the lock
   const std::lock_guard hold(lock_);
@@ -129,20 +130,22 @@ void router::forget(const std::string& endpoint, const client_ptr& target) {
   connections_.erase(found);
 }
 
-status router::refresh(const std::string& first) {
+status router::refresh(const std::string& first, clock::time_point end) {
   auto list = endpoints();
   if (const auto found = std::find(list.begin(), list.end(), first); found != list.end())
     std::rotate(list.begin(), found, found + 1);
   failure last{EHOSTUNREACH, "no server of the cluster is known: give the address of one"};
   bool answered = false;
   for (const auto& endpoint : list) {
-    const auto connection = reach(endpoint);
+    if (clock::now() >= end || own_interruption().comes(clock::now())) break;
+    const auto connection = reach(endpoint, end);
     if (!connection) {
       last = connection.error();
       continue;
     }
-    const auto got =
-        (*connection)->run((*connection)->make_plain(opcode::cluster_map, 0, {}, static_cast<int>(options_.try_ms)));
+    const auto one = (*connection)->make_plain(opcode::cluster_map, 0, {}, static_cast<int>(options_.try_ms));
+    one->deadline = std::min(one->deadline, end);
+    const auto got = (*connection)->run(one);
     if (got.status != 0) {
       if (may_pass(got.status)) forget(endpoint, *connection);
       last = {got.status, got.text};
@@ -183,12 +186,15 @@ reply router::ask_anyone(opcode op, std::string_view key, const store_protocol::
   reply last = failed_reply(EHOSTUNREACH, "no server of the cluster is known");
   for (auto pause = kFirstPause; clock::now() < deadline; pause = std::min(pause * 2, kLastPause)) {
     for (const auto& endpoint : endpoints()) {
-      const auto connection = reach(endpoint);
+      if (own_interruption().comes(clock::now())) return failed_reply(EINTR, kInterrupted);
+      if (clock::now() >= deadline) return last;
+      const auto connection = reach(endpoint, deadline);
       if (!connection) {
         last = failed_reply(connection.code(), connection.error().message);
         continue;
       }
       auto one = (*connection)->make_plain(op, 0, key);
+      one->deadline = std::min(one->deadline, deadline);
       one->fields = fields;
       last = (*connection)->run(one);
       if (!may_pass(last.status)) return last;
@@ -212,7 +218,8 @@ result<std::uint32_t> router::create_pool(const std::string& name, const store_p
   return remember(name, ask_anyone(opcode::pool_create, name, fields));
 }
 
-result<std::uint32_t> router::pool_at(const std::string& endpoint, const client_ptr& connection, std::uint32_t pool) {
+result<std::uint32_t> router::pool_at(const std::string& endpoint, const client_ptr& connection, std::uint32_t pool,
+                                      clock::time_point end) {
   std::string name;
   {
     const std::lock_guard hold(lock_);
@@ -222,7 +229,8 @@ result<std::uint32_t> router::pool_at(const std::string& endpoint, const client_
     if (const auto found = connections_.find(endpoint); found != connections_.end() && found->second.link == connection)
       if (const auto number = found->second.pools.find(pool); number != found->second.pools.end()) return number->second;
   }
-  const auto opened = connection->open_pool(name);
+  const auto limit = std::min(end, clock::now() + std::chrono::milliseconds(options_.try_ms));
+  const auto opened = connection->open_pool(name, milliseconds_until(limit));
   if (!opened) return opened;
   const std::lock_guard hold(lock_);
   if (const auto found = connections_.find(endpoint); found != connections_.end() && found->second.link == connection)
@@ -233,9 +241,9 @@ result<std::uint32_t> router::pool_at(const std::string& endpoint, const client_
 // ---- Values --------------------------------------------------------------------------------------------------------------
 
 reply router::attempt(const std::string& endpoint, std::uint32_t pool, clock::time_point deadline, const maker& make) {
-  const auto connection = reach(endpoint);
+  const auto connection = reach(endpoint, deadline);
   if (!connection) return failed_reply(connection.code(), connection.error().message);
-  const auto number = pool_at(endpoint, *connection, pool);
+  const auto number = pool_at(endpoint, *connection, pool, deadline);
   if (!number) {
     if (may_pass(number.code())) forget(endpoint, *connection);
     return failed_reply(number.code(), number.error().message);
@@ -275,9 +283,10 @@ reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t byt
       return last;
     }
     ++retries_;
-    if (last.status != EAGAIN) (void)refresh(last.status == EREMOTE ? endpoint : std::string());
-    else if (pause == kLastPause) (void)refresh({});
+    if (last.status != EAGAIN) (void)refresh(last.status == EREMOTE ? endpoint : std::string(), end);
+    else if (pause == kLastPause) (void)refresh({}, end);
     std::this_thread::sleep_for(pause);
+    if (own_interruption().comes(clock::now())) return failed_reply(EINTR, kInterrupted);
   }
 }
 
@@ -300,72 +309,6 @@ reply router::erase(std::uint32_t pool, std::string_view key, const put_request&
 reply router::stat(std::uint32_t pool, std::string_view key) {
   return routed(pool, key, 0, false, -1,
                 [&](client& connection, std::uint32_t number) { return connection.make_plain(opcode::stat, number, key); });
-}
-
-reply router::find(std::uint32_t pool, const key_search& search) {
-  std::vector<store_protocol::key_entry> all;
-  std::optional<std::string> whole_until;  // every server has listed its keys up to this one
-  reply out;
-  const auto known = map();
-  for (const auto& [name, server] : known.servers) {
-    if (!serves(known, copies_of(pool), name)) continue;
-    const reply got =
-        attempt(server.endpoint, pool, clock::now() + std::chrono::milliseconds(options_.timeout_ms),
-                [&](client& connection, std::uint32_t number) { return connection.make_find(number, search); });
-    if (got.status != 0) return got;
-    const auto keys = store_protocol::decode_keys(got.body);
-    if (!keys) return failed_reply(keys.code(), keys.error().message);
-    all.insert(all.end(), keys->begin(), keys->end());
-    if (!got.more) continue;
-    out.more = true;
-    const std::string last = got.fields->after.value_or("");
-    if (!whole_until || last < *whole_until) whole_until = last;
-  }
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
-  all.erase(std::unique(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.key == b.key; }), all.end());
-  for (const auto& one : all)
-    if (!whole_until || one.key <= *whole_until) store_protocol::append(out.body, one);
-  store_protocol::tail said;
-  said.after = whole_until;
-  out.fields = std::move(said);
-  return out;
-}
-
-// Runs `make` on every server that has keys of the pool, until one fails.
-reply router::on_each_server(std::uint32_t pool, const std::function<reply(client&, std::uint32_t)>& run) {
-  reply last;
-  const auto known = map();
-  for (const auto& [name, server] : known.servers) {
-    if (!serves(known, copies_of(pool), name)) continue;
-    const auto connection = reach(server.endpoint);
-    if (!connection) return failed_reply(connection.code(), connection.error().message);
-    const auto number = pool_at(server.endpoint, *connection, pool);
-    if (!number) return failed_reply(number.code(), number.error().message);
-    reply one = run(**connection, *number);
-    one.result.value_bytes += last.result.value_bytes;
-    last = std::move(one);
-    if (last.status != 0) return last;
-  }
-  return last;
-}
-
-reply router::erase_prefix(std::uint32_t pool, std::string_view prefix) {
-  return on_each_server(pool, [&](client& connection, std::uint32_t number) {
-    return connection.erase_prefix(number, prefix, static_cast<int>(options_.timeout_ms));
-  });
-}
-
-reply router::sync(std::uint32_t pool) {
-  reply last;
-  const auto known = map();
-  for (const auto& [name, server] : known.servers) {
-    if (!serves(known, copies_of(pool), name)) continue;
-    last =
-        attempt(server.endpoint, pool, clock::now() + std::chrono::milliseconds(options_.timeout_ms),
-                [&](client& connection, std::uint32_t number) { return connection.make_plain(opcode::sync, number, {}); });
-    if (last.status != 0) return last;
-  }
-  return last;
 }
 
 }  // namespace pl::store_client

@@ -59,12 +59,12 @@ class router {
   // (batch_entry::alone).
   std::vector<reply> run_batch(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
                                int timeout_ms = -1);
-  // One page of all servers' keys, in order; reply::more and fields.after are as from one server. Keys that move to
-  // another server between two pages may be missed or seen twice.
+  // One page of all servers' keys, in order; reply::more and fields.after are as from one server. The page has the keys of
+  // all slots, also while slots move: what a server does not answer, or no longer has, is asked of another one.
   reply find(std::uint32_t pool, const key_search& search);
-  // As client::erase_prefix, on every server.
+  // As client::erase_prefix, for all slots. The number may lack keys whose server did not answer.
   reply erase_prefix(std::uint32_t pool, std::string_view prefix);
-  // On every server.
+  // For all slots.
   reply sync(std::uint32_t pool);
   // A request that any server can answer.
   reply ask_anyone(store_protocol::opcode op, std::string_view key, const store_protocol::tail& fields = {});
@@ -119,15 +119,17 @@ class router {
   explicit router(const router_options& options);
   reply routed(std::uint32_t pool, std::string_view key, std::uint64_t bytes, bool changes, int timeout_ms,
                const maker& make);
-  reply on_each_server(std::uint32_t pool, const std::function<reply(client&, std::uint32_t)>& run);
   reply attempt(const std::string& endpoint, std::uint32_t pool, clock::time_point deadline, const maker& make);
-  result<client_ptr> reach(const std::string& endpoint);
+  // Limit of one attempt to connect.
+  unsigned connect_ms(clock::time_point end) const;
+  result<client_ptr> reach(const std::string& endpoint, clock::time_point end);
   local_endpoint local_endpoint_of(const std::string& endpoint) const;
-  result<client_ptr> connect_to(const std::string& endpoint, const local_endpoint& local);
-  result<std::uint32_t> pool_at(const std::string& endpoint, const client_ptr& connection, std::uint32_t pool);
+  result<client_ptr> connect_to(const std::string& endpoint, const local_endpoint& local, clock::time_point end);
+  result<std::uint32_t> pool_at(const std::string& endpoint, const client_ptr& connection, std::uint32_t pool,
+                                clock::time_point end);
   void forget(const std::string& endpoint, const client_ptr& connection);
   // Takes a newer map from the first server that has one, beginning with `first`.
-  status refresh(const std::string& first);
+  status refresh(const std::string& first, clock::time_point end);
   std::vector<std::string> endpoints() const;
   std::uint64_t map_epoch() const;
   std::string endpoint_for(unsigned copies, std::string_view key) const;
@@ -135,6 +137,12 @@ class router {
   unsigned copies_of(std::uint32_t pool) const;
   result<std::uint32_t> remember(const std::string& name, const reply& got);
   clock::time_point end_of(int timeout_ms) const;
+
+  // router_lists.cpp
+  using asker = std::function<reply(client&, std::uint32_t number, clock::time_point end)>;
+  std::chrono::milliseconds page_time() const;
+  reply for_all_units(std::uint32_t pool, const asker& ask, std::vector<reply>& replies);
+  reply ask_server(const std::string& endpoint, std::uint32_t pool, clock::time_point end, const asker& ask);
 
   // router_batch.cpp
   struct batch_call;

@@ -11,10 +11,16 @@
 #include <utility>
 
 #include "os/blocked_signals.hpp"
+#include "store/client/interruption.hpp"
 #include "store/client/router.hpp"
 #include "store/client/router_tries.hpp"
 
 namespace pl::store_client {
+namespace {
+
+constexpr auto kLongestSleep = std::chrono::hours(1);  // a time far away may overflow where the clock is converted
+
+}  // namespace
 
 routed_ptr router::made(std::uint32_t pool, std::string_view key, std::uint64_t bytes, bool changes, int timeout_ms,
                         maker make) const {
@@ -71,6 +77,10 @@ operation_ptr router::operation_for(const routed_ptr& one, const client_ptr& tar
   op->callback = [this, one, endpoint, connection = std::weak_ptr(target)](operation& ended) {
     settle(one, ended.got, endpoint, connection);
   };
+  auto before = op;  // released without the lock
+  const std::lock_guard hold(tasks_lock_);
+  one->server = target;
+  std::swap(one->attempt, before);
   return op;
 }
 
@@ -94,11 +104,45 @@ bool router::test(const routed_ptr& one) const {
   return one->done;
 }
 
+// An operation whose time has passed ends here if it is queued: the workers may be busy connecting to servers that do not
+// answer, one after the other.
 bool router::wait(const routed_ptr& one, clock::time_point deadline) {
+  interruption& mine = own_interruption();
   std::unique_lock hold(tasks_lock_);
   const auto is_done = [&] { return one->done; };
-  if (deadline != clock::time_point::max()) return ended_.wait_until(hold, deadline, is_done);
-  ended_.wait(hold, is_done);
+  while (!is_done()) {
+    const auto now = clock::now();
+    if (now >= deadline) return false;
+    if (mine.is_used()) {
+      hold.unlock();
+      const bool has_come = mine.comes(now);
+      hold.lock();
+      if (is_done()) return true;
+      if (has_come) {
+        auto server = one->server.lock();
+        auto attempt = one->attempt;
+        hold.unlock();
+        if (server && attempt) server->interrupt(attempt);
+        attempt.reset();
+        server.reset();  // without the lock, which closing a client takes
+        hold.lock();
+        if (is_done()) return true;
+      }
+    }
+    if (now >= one->deadline || mine.has_come) {
+      const auto queued =
+          std::find_if(tasks_.begin(), tasks_.end(), [&](const auto& entry) { return entry.second.operation == one; });
+      if (queued != tasks_.end()) {
+        const retry_task late = std::move(tasks_.extract(queued).mapped());
+        hold.unlock();
+        if (mine.has_come) finish(one, failed_reply(EINTR, kInterrupted));
+        else finish(one, late.endpoint.empty() ? failed_reply(ETIMEDOUT, "no server was reached in time") : late.last);
+        return true;
+      }
+    }
+    const auto next = now < one->deadline && !mine.is_used() ? one->deadline : now + kLastPause / 2;
+    ended_.wait_until(hold, std::min({deadline, next, now + kLongestSleep}), is_done);
+  }
   return true;
 }
 
@@ -130,9 +174,11 @@ void router::finish(const routed_ptr& one, reply got) {
   }
   const int event = one->event_fd;
   std::function<void(const reply&)> callback;
+  operation_ptr attempt;  // released without the lock
   {
     const std::lock_guard hold(tasks_lock_);
     callback = std::exchange(one->callback, nullptr);
+    attempt = std::exchange(one->attempt, nullptr);
     one->got = got;
     one->done = true;
   }
@@ -205,13 +251,15 @@ void router::serve() {
 }
 
 void router::run(const retry_task& task) {
+  const auto end = task.operation->deadline;
+  if (!task.endpoint.empty() && clock::now() >= end) return finish(task.operation, task.last);
   if (!task.endpoint.empty()) {
     ++retries_;
     if (is_about_connection(task.last.status))
       if (const auto connection = task.connection.lock()) forget(task.endpoint, connection);
     // Another thread may have fetched the map meanwhile.
     if (map_epoch() == task.operation->epoch && (task.last.status != EAGAIN || task.operation->pause == kLastPause))
-      (void)refresh(task.last.status == EREMOTE ? task.endpoint : std::string());
+      (void)refresh(task.last.status == EREMOTE ? task.endpoint : std::string(), end);
   }
   launch(task.operation);
 }
@@ -223,9 +271,9 @@ void router::launch(const routed_ptr& one) {
   if (copies == 0) return finish(one, failed_reply(ENXIO, "no such pool is open"));
   const std::string endpoint = endpoint_for(copies, one->key);
   if (endpoint.empty()) return settle(one, failed_reply(EAGAIN, "no server has the key's slot yet"), "nowhere", {});
-  const auto connection = reach(endpoint);
+  const auto connection = reach(endpoint, one->deadline);
   if (!connection) return settle(one, failed_reply(connection.code(), connection.error().message), endpoint, {});
-  const auto pool = pool_at(endpoint, *connection, one->pool);
+  const auto pool = pool_at(endpoint, *connection, one->pool, one->deadline);
   if (!pool) return settle(one, failed_reply(pool.code(), pool.error().message), endpoint, *connection);
   const auto op = operation_for(one, *connection, endpoint, *pool);
   (*connection)->start(op);

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "os/blocked_signals.hpp"
+#include "store/client/interruption.hpp"
 #include "store/client/router.hpp"
 #include "store/client/router_tries.hpp"
 
@@ -84,8 +85,12 @@ std::vector<reply> router::run_batch(opcode op, std::uint32_t pool, std::span<co
       break;
     }
     ++retries_;
-    (void)refresh({});
+    (void)refresh({}, call.end);
     std::this_thread::sleep_for(pause);
+    if (own_interruption().comes(clock::now())) {
+      for (const std::size_t i : left) call.out[i] = failed_reply(EINTR, kInterrupted);
+      break;
+    }
   }
   return std::move(call.out);
 }
@@ -115,8 +120,9 @@ void router::run_part(batch_call& call, const std::string& endpoint, std::span<c
   const std::size_t most = call.changes() ? client::kChangesAtATime : items.size();
   for (std::size_t first = 0; first < items.size(); first += most) {
     const auto part = items.subspan(first, std::min(most, items.size() - first));
-    const auto connection = reach(endpoint);
-    const auto pool = connection ? pool_at(endpoint, *connection, call.pool) : result<std::uint32_t>(connection.error());
+    const auto connection = reach(endpoint, call.end);
+    const auto pool =
+        connection ? pool_at(endpoint, *connection, call.pool, call.end) : result<std::uint32_t>(connection.error());
     if (!pool) {
       if (connection && may_pass(pool.code())) forget(endpoint, *connection);
       return refuse(items.subspan(first), failed_reply(pool.code(), pool.error().message));

@@ -2,8 +2,11 @@
 // What the outcome of an attempt means for the next one, and how long attempts and the pauses between them are.
 #pragma once
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -17,6 +20,12 @@ inline constexpr auto kFirstPause = std::chrono::milliseconds(2), kLastPause = s
 inline std::chrono::milliseconds time_for(std::uint64_t bytes) {
   constexpr std::uint64_t kSlowestBytesPerMs = 10'000;
   return std::chrono::milliseconds(bytes / kSlowestBytesPerMs);
+}
+
+// At least 1, because 0 would mean no limit of its own.
+inline int milliseconds_until(std::chrono::steady_clock::time_point end) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 1, INT_MAX));
 }
 
 // Whether the request itself may be fine: another server, or the same one later, may accept it.

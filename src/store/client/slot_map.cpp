@@ -88,6 +88,20 @@ unsigned slot_of(std::string_view key) noexcept {
   return crc % kSlots;
 }
 
+std::string to_bytes(const unit_list& units) {
+  std::string out(kUnits / 8, '\0');
+  for (std::size_t i = 0; i < units.size(); ++i)
+    if (units[i]) out[i / 8] = static_cast<char>(out[i / 8] | 1 << i % 8);
+  return out;
+}
+
+std::optional<unit_list> unit_list_in(std::string_view bytes) {
+  if (bytes.size() != kUnits / 8) return std::nullopt;
+  unit_list out;
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = (bytes[i / 8] >> i % 8 & 1) != 0;
+  return out;
+}
+
 const char* name_of(cluster_server::role role) noexcept { return kRoles[static_cast<std::size_t>(role)]; }
 
 std::string left_in(std::string_view server, std::string_view folder) {

@@ -8,8 +8,10 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +32,13 @@ inline unsigned unit_of(unsigned copies, std::string_view key) noexcept {
   return (copies - 1) * kUnits + slot_of(key) / kUnitSlots;
 }
 inline unsigned copies_of_unit(unsigned unit) noexcept { return unit / kUnits + 1; }
+
+// Units of the pools with one number of copies.
+using unit_list = std::bitset<kUnits>;
+inline bool contains(const unit_list& units, std::string_view key) noexcept { return units[slot_of(key) / kUnitSlots]; }
+std::string to_bytes(const unit_list& units);
+// Nothing: the bytes are no list.
+std::optional<unit_list> unit_list_in(std::string_view bytes);
 
 struct cluster_server {
   enum class role : std::uint8_t {

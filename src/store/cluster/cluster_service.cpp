@@ -82,12 +82,15 @@ cluster_service::service_state_ptr cluster_service::now() const {
   return service_state_;
 }
 
+// A server that has rejoined reads the map first, because the slots that it served may be another server's now.
+status cluster_service::may_serve(const service_state& snapshot) const {
+  if (members_->holds_lease() && snapshot.run == members_->run()) return {};
+  ++not_now_;
+  return failure{EAGAIN, format("server %s has no lease in its cluster: it may not serve", options_.name.c_str())};
+}
+
 status cluster_service::may(const service_state& snapshot, unsigned unit, std::string_view key) const {
-  // A server that has rejoined reads the map first, because the slots that it served may be another server's now.
-  if (!members_->holds_lease() || snapshot.run != members_->run()) {
-    ++not_now_;
-    return failure{EAGAIN, format("server %s has no lease in its cluster: it may not serve", options_.name.c_str())};
-  }
+  if (status fine = may_serve(snapshot); !fine) return fine;
   if (!snapshot.mine[unit]) {
     const std::string waits = snapshot.view ? snapshot.view->map.why_waiting(copies_of_unit(unit), key) : std::string();
     if (!waits.empty() && !snapshot.view->alive.contains(snapshot.view->map.units[unit].copies.front())) {
@@ -118,9 +121,15 @@ status cluster_service::admits(store::pool_id pool, std::string_view key, bool w
   return failure{EAGAIN, format("too few servers are available for %u copies: puts wait for another one", known->copies)};
 }
 
-bool cluster_service::lists(store::pool_id pool, std::string_view key) const {
+result<std::optional<store_client::unit_list>> cluster_service::listed(store::pool_id pool) const {
   const auto known = pools_.find(pool);
-  return !known || known->copies == 0 || now()->mine[unit_of(known->copies, key)];
+  if (!known || known->copies == 0) return std::optional<store_client::unit_list>();
+  const auto snapshot = now();
+  if (const status fine = may_serve(*snapshot); !fine) return fine.error();
+  store_client::unit_list out;
+  const std::size_t first = (known->copies - 1) * store_client::kUnits;
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = snapshot->mine[first + i];
+  return std::optional(out);
 }
 
 // ---- Changes -------------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class cluster_service final : public value_service {
   bool takes_longer_than_memory() const override { return false; }
   void batch_async(store::pool_id pool, std::span<const store::batch_operation> operations,
                    const store::batch_options& options, store::completion<store::batch_result> done) override;
-  bool lists(store::pool_id pool, std::string_view key) const override;
+  result<std::optional<store_client::unit_list>> listed(store::pool_id pool) const override;
   void put_async(store::pool_id pool, std::string_view key, std::span<const std::byte> value,
                  const store::put_options& options, store::completion<store::put_result> done) override;
   void commit_async(store::session_id session, store::grant_id id, store::pool_id pool, std::string_view key,
@@ -99,6 +99,7 @@ class cluster_service final : public value_service {
   };
 
   service_state_ptr now() const;
+  status may_serve(const service_state& snapshot) const;
   status may(const service_state& snapshot, unsigned unit, std::string_view key) const;
   // Counts a change as in progress, and finds the key's pool and unit.
   result<entered> enter(const known_pool& pool, std::string_view key);

@@ -7,10 +7,12 @@
 // server has the key) and EAGAIN (not now; docs/store-cluster.md).
 #pragma once
 
+#include <optional>
 #include <shared_mutex>
 #include <string>
 #include <string_view>
 
+#include "store/client/slot_map.hpp"
 #include "store/engine/engine.hpp"
 #include "store/protocol/wire.hpp"
 
@@ -25,8 +27,10 @@ class value_service {
 
   // Whether an operation on the key would be accepted now: asked early, before bytes are received in vain.
   virtual status admits(store::pool_id, std::string_view, bool) const { return {}; }
-  // Whether this is the server that lists the key.
-  virtual bool lists(store::pool_id, std::string_view) const { return true; }
+  // The units of whose keys this server tells all now; nothing: all keys of the pool. EAGAIN: it may not serve now.
+  virtual result<std::optional<store_client::unit_list>> listed(store::pool_id) const {
+    return std::optional<store_client::unit_list>();
+  }
   // Whether values may bypass this service on their way from the socket to the disk in windows.
   virtual bool takes_longer_than_memory() const { return true; }
   virtual void put_async(store::pool_id pool, std::string_view key, std::span<const std::byte> value,

@@ -279,6 +279,8 @@ struct tail {
   std::optional<std::string> ucx_transports;  // path::ucx: the transports that carried the value
   std::optional<device_part> device;          // flag::device
   std::optional<std::string> owner;           // with copy: the principal that put the value
+  // In a cluster's answers to find, erase_prefix and sync: the units about which the answer is (store_client::unit_list).
+  std::optional<std::string> listed;
   bool operator==(const tail&) const = default;
 };
 

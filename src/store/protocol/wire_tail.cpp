@@ -35,7 +35,8 @@ enum field : std::uint16_t {
   kStatistics = 23,
   kTtl = 24 | kMandatory,
   kDevicePart = 25 | kMandatory,
-  kOwner = 26,  // servers of earlier releases skip it
+  kOwner = 26,   // servers of earlier releases skip it
+  kListed = 27,  // clients of earlier releases skip it
 };
 
 void add(std::string& out, std::uint16_t type, std::string_view bytes) {
@@ -257,6 +258,9 @@ bool read_field(std::uint16_t type, byte_reader& reader, tail& out) {
     case kOwner:
       out.owner.emplace(reader.rest());
       return true;
+    case kListed:
+      out.listed.emplace(reader.rest());
+      return true;
     case kUcxTransports:
       out.ucx_transports.emplace(reader.rest());
       return true;
@@ -322,6 +326,7 @@ std::string encode_tail(const tail& fields) {
     add_numbers(out, kDevicePart, device->memory, device->slot, device->ticket, device->offset);
   if (fields.ucx_transports) add(out, kUcxTransports, *fields.ucx_transports);
   if (fields.owner) add(out, kOwner, *fields.owner);
+  if (fields.listed) add(out, kListed, *fields.listed);
   add_lists(out, fields);
   return out;
 }

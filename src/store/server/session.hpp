@@ -286,7 +286,11 @@ class session : public std::enable_shared_from_this<session> {
   void append_pinned(const store::pinned_value& value, std::uint64_t bytes, std::string& destination) const;
   struct prefix_page;
   void erase_prefix(const request_ptr& request, std::string prefix);
-  void erase_found(const request_ptr& request, const store::find_page& found);
+  void erase_found(const request_ptr& request, const store::find_page& found,
+                   const std::optional<store_client::unit_list>& listed);
+  // Runs `search`. With a page come the units that this server served before and after it, thus all the time.
+  result<std::pair<store::find_page, std::optional<store_client::unit_list>>> listed_during(
+      store::pool_id pool, const std::function<result<store::find_page>()>& search) const;
   void prefix_item_done(const request_ptr& request, const std::shared_ptr<prefix_page>& page);
 
   // ---- session_streams.cpp: values that memory does not hold

@@ -363,11 +363,18 @@ struct session::prefix_page {
   std::optional<failure> first_failure;
   std::string last;
   bool more = false;
+  std::optional<store_client::unit_list> listed;  // in a cluster: the units of which nothing is left here
 
-  void note(const result<store::erase_result>& done) {
+  // Another server has the key, or will.
+  void leave(std::string_view key) {
+    const std::lock_guard hold(lock);
+    if (listed) listed->reset(store_client::slot_of(key) / store_client::kUnitSlots);
+  }
+  void note(std::string_view key, const result<store::erase_result>& done) {
     // The key was erased or put meanwhile: its value now is another one, which nobody asked to erase.
     if (done && done->version != 0) erased.fetch_add(1, std::memory_order_relaxed);
     if (done || done.code() == ENOENT || done.code() == ESTALE) return;
+    if (listed && (done.code() == EREMOTE || done.code() == EAGAIN)) return leave(key);
     const std::lock_guard hold(lock);
     if (!first_failure) first_failure = done.error();
   }
@@ -381,34 +388,40 @@ void session::erase_prefix(const request_ptr& request, std::string prefix) {
   options.after = request->fields.after.value_or("");
   if (request->head.value_bytes > 0 && request->head.value_bytes < options.limit) options.limit = request->head.value_bytes;
   const auto pool = request->head.pool_id;
-  aside<store::find_page>(
+  using found_t = std::pair<store::find_page, std::optional<store_client::unit_list>>;
+  aside<found_t>(
       request,
-      [this, request, pool, options]() -> result<store::find_page> {
+      [this, request, pool, options]() -> result<found_t> {
         if (gone_ || parts_.halted) return failure{ECANCELED, "no client waits for the page any more"};
         auto now = options;
         now.deadline = std::min(request->deadline, clock::now() + kLongestSearch);
-        return parts_.engine.find(pool, now);
+        return listed_during(pool, [&] { return parts_.engine.find(pool, now); });
       },
-      [me = shared_from_this(), request](const store::find_page& found) { me->erase_found(request, found); },
+      [me = shared_from_this(), request](const found_t& found) { me->erase_found(request, found.first, found.second); },
       fair_workers::kind::search);
 }
 
-void session::erase_found(const request_ptr& request, const store::find_page& found) {
+void session::erase_found(const request_ptr& request, const store::find_page& found,
+                          const std::optional<store_client::unit_list>& listed) {
   const auto pool = request->head.pool_id;
   if (!may_still_write(pool)) return answer(request, no_right_any_more(pool));
   const auto page = std::make_shared<prefix_page>();
-  page->last = found.last, page->more = found.more;
+  page->last = found.last, page->more = found.more, page->listed = listed;
   store::erase_options options;
   options.level = put_options_of(request->fields, 0).level;
   options.precondition = store::condition::if_version;
   for (std::size_t i = 0; i < found.keys.size(); ++i) {
     const std::string& key = found.keys[i];
-    if (!parts_.values.lists(pool, key) || !parts_.values.admits(pool, key, true)) continue;
+    if (listed && !store_client::contains(*listed, key)) continue;
+    if (!parts_.values.admits(pool, key, true)) {
+      page->leave(key);
+      continue;
+    }
     options.expected_version = found.values[i].version;
     ++page->left;
     parts_.values.erase_async(pool, key, options,
-                              [me = shared_from_this(), request, page](const result<store::erase_result>& done) {
-                                page->note(done);
+                              [me = shared_from_this(), request, page, key](const result<store::erase_result>& done) {
+                                page->note(key, done);
                                 me->prefix_item_done(request, page);
                               });
   }
@@ -423,6 +436,7 @@ void session::prefix_item_done(const request_ptr& request, const std::shared_ptr
     store_protocol::tail fields;
     fields.after = page->last;
     fields.result.emplace().value_bytes = page->erased;
+    if (page->listed) fields.listed = store_client::to_bytes(*page->listed);
     me->answer(request, {}, std::move(fields), {}, 0, page->more ? flag::more : std::uint16_t{0});
   });
 }

@@ -288,6 +288,18 @@ void session::pool_list(const request_ptr& request) {
 
 // ---- Searching -----------------------------------------------------------------------------------------------------------
 
+result<std::pair<store::find_page, std::optional<store_client::unit_list>>> session::listed_during(
+    store::pool_id pool, const std::function<result<store::find_page>()>& search) const {
+  const auto before = parts_.values.listed(pool);
+  if (!before) return before.error();
+  auto found = search();
+  if (!found) return found.error();
+  auto units = parts_.values.listed(pool);
+  if (!units) return units.error();
+  if (before->has_value() && units->has_value()) **units &= **before;
+  return std::pair(*std::move(found), *units);
+}
+
 void session::find(const request_ptr& request) {
   const auto& policy = pools_.at(request->head.pool_id);
   if (!parts_.access.rights_of(wire_->other(), policy).read)
@@ -303,6 +315,7 @@ void session::find(const request_ptr& request) {
   struct page {
     std::string body, last;
     bool more = false;
+    std::optional<store_client::unit_list> listed;
   };
   aside<page>(
       request,
@@ -311,13 +324,14 @@ void session::find(const request_ptr& request) {
         if (gone_ || parts_.halted) return failure{ECANCELED, "no client waits for the page any more"};
         auto now = options;
         now.deadline = std::min(options.deadline, clock::now() + kLongestSearch);
-        const auto found = parts_.engine.find(pool, now);
-        if (!found) return found.error();
-        page out{{}, found->last, found->more};
-        for (std::size_t i = 0; i < found->keys.size(); ++i) {
-          const auto& key = found->keys[i];
-          const auto& value = found->values[i];
-          if (parts_.values.lists(pool, key))
+        auto listed = listed_during(pool, [&] { return parts_.engine.find(pool, now); });
+        if (!listed) return listed.error();
+        const auto& [found, units] = *listed;
+        page out{{}, found.last, found.more, units};
+        for (std::size_t i = 0; i < found.keys.size(); ++i) {
+          const auto& key = found.keys[i];
+          const auto& value = found.values[i];
+          if (!units || store_client::contains(*units, key))
             store_protocol::append(out.body, store_protocol::key_entry{key, value.length_bytes, value.version});
         }
         if (out.body.size() > store_protocol::kMaxBodyBytes)
@@ -327,6 +341,7 @@ void session::find(const request_ptr& request) {
       [me = shared_from_this(), request](page found) {
         store_protocol::tail fields;
         fields.after = found.last;
+        if (found.listed) fields.listed = store_client::to_bytes(*found.listed);
         me->answer(request, {}, std::move(fields), found.body, 0,
                    found.more ? store_protocol::flag::more : std::uint16_t{0});
       },
@@ -371,11 +386,16 @@ void session::sync_requests(const request_ptr& request, std::string_view body) {
       [me = shared_from_this(), request](bool) { me->answer(request, status{}); });
 }
 
+// Reports the units of which this server had all changes when it began.
 void session::sync(const request_ptr& request) {
-  parts_.engine.sync_async(request->head.pool_id, [me = shared_from_this(), request](result<store::durability> done) {
-    me->run_on_home_thread([me, request, done = std::move(done)] {
+  const auto listed = parts_.values.listed(request->head.pool_id);
+  if (!listed) return answer(request, listed.error());
+  const auto units = *listed;
+  parts_.engine.sync_async(request->head.pool_id, [me = shared_from_this(), request, units](result<store::durability> done) {
+    me->run_on_home_thread([me, request, units, done = std::move(done)] {
       if (!done) return me->answer(request, done.error());
       store_protocol::tail fields;
+      if (units) fields.listed = store_client::to_bytes(*units);
       fields.result.emplace().reached = *done;
       me->answer(request, {}, std::move(fields));
     });

@@ -82,6 +82,7 @@ std::string some_frame(std::uint32_t seed) {
   if (one_in_three()) fields.ucx = ucx_offer{1, 13, {random(), random()}, true, text('l'), text('t')};
   if (one_in_three()) fields.ucx_transports = text('n');
   if (one_in_three()) fields.owner = text('o');
+  if (one_in_three()) fields.listed = text('l');
   std::string key(random() % 30, 'k');
   for (unsigned many = random() % 9; many > 5; --many) append(key, key_entry{text('e'), random(), random()});
   if (random() % 4 == 0) {

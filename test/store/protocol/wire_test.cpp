@@ -39,6 +39,7 @@ std::vector<std::pair<const char*, tail>> tails() {
   add("lane").ucx = {1, 13, {1ull << 63, 5}, true, "a\0dress"s, "rc_verbs/mlx5_0:1,tcp/eth0"};
   add("lane name").ucx_transports = "rc_verbs/mlx5_0:1";
   add("owner").owner = "uid:1000";
+  add("listed").listed = std::string(32, '\x81');
   add("cache").cache = {1ull << 33, 5, 3'600'000, 1};
   add("is a cache").cache_is = {1, 2, 3, 0};
   add("statistics").statistics = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1ull << 63};
