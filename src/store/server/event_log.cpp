@@ -4,20 +4,23 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "base/utf8.hpp"
 
 namespace pl::store_server {
 
 std::string json_quoted(std::string_view text) {
   std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') (out += '\\') += c;
-    else if (byte < 0x20 || byte >= 0x7f) out += format("\\u%04x", byte);
-    else out += c;
+  while (!text.empty()) {
+    const std::size_t bytes = utf8_printable_bytes(text);
+    if (bytes == 0) out += format("\\u%04x", static_cast<unsigned char>(text.front()));
+    if (text.front() == '"' || text.front() == '\\') out += '\\';
+    out += text.substr(0, bytes);
+    text.remove_prefix(std::max<std::size_t>(bytes, 1));
   }
   return out += '"';
 }
