@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/triggered/pingpong.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <optional>
@@ -52,8 +53,12 @@ class run {
     auto runner = make_exchange(session_, candidate, plan_.unroll != 0 ? plan_.unroll : plan_.batch);
     const auto ready = runner->prepare(plan_.sizes.front(), 0);
     if (!ready && ready.code() != ENOTSUP) tools::must(ready);
-    if (ready) return ways_.push_back({candidate, name, std::move(runner)});
-    const auto words = format("%s is left out: %s", name.c_str(), ready.error().message.c_str());
+    // What one rank lacks is left out on both: the other one would wait for an exchange that never begins.
+    const auto reasons = session_.gather(ready ? std::string() : ready.error().message);
+    const auto lacking = std::find_if(reasons.begin(), reasons.end(), [](const auto& reason) { return !reason.empty(); });
+    if (lacking == reasons.end()) return ways_.push_back({candidate, name, std::move(runner)});
+    const auto words =
+        format("%s is left out: rank %d: %s", name.c_str(), static_cast<int>(lacking - reasons.begin()), lacking->c_str());
     if (session_.rank() == 0) std::fprintf(stderr, "%s\n", words.c_str());
     if (file_ != nullptr) file_->add_note(words);
   }

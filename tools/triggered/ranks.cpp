@@ -43,9 +43,13 @@ int run_ranks(const tools::invocation& call, const rank_plan& plan,
       station session({rank, gpu_of(plan, rank), plan.window_bytes, plan.context}, *bootstrap);
       const std::string cpus = tools::place_thread(plan.common, session.gpu().bus_id(), session.gpu().simulated());
       if (report) report->describe(&session.gpu(), nullptr, cpus);
-      const int code = body(session, report ? &report->file() : nullptr);
-      if (report) report->write();
-      return code;
+      try {
+        const int code = body(session, report ? &report->file() : nullptr);
+        if (report) report->write();
+        return code;
+      } catch (const std::exception& failure) {
+        world.fail(rank, failure.what());  // before the end of the session, which waits for the other ranks
+      }
     } catch (const std::exception& failure) { world.fail(rank, failure.what()); }
   };
   return p2p::run_forked(world, call.program, as_rank, plan.when_forked);

@@ -121,4 +121,11 @@ double station::time_on_gpu(int count, const std::function<void()>& call) const 
 void station::synchronize() const { gpu_->check(cuda().cuStreamSynchronize(stream()), "the exchange"); }
 void station::barrier() const { tools::must(bootstrap_.barrier()); }
 
+std::vector<std::string> station::gather(std::string_view mine) const {
+  std::vector<std::string> out;
+  for (const auto& one : tools::must(bootstrap_.all_gather(std::as_bytes(std::span(mine)))))
+    out.emplace_back(reinterpret_cast<const char*>(one.data()), one.size());
+  return out;
+}
+
 }  // namespace pl::async

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "messaging/messenger.hpp"
@@ -59,6 +60,8 @@ class station {
   double time_on_gpu(int count, const std::function<void()>& call) const;
   void synchronize() const;
   void barrier() const;
+  // Collective: the texts of all ranks, in their order.
+  std::vector<std::string> gather(std::string_view mine) const;
 
  private:
   station_plan plan_;

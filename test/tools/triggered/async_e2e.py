@@ -91,6 +91,13 @@ def pingpong():
     check("CPU %" in done.out and "enqueue us" in done.out, done.out)
 
 
+def pingpong_without_memory():
+    """One rank's error ends the command, before the other one has waited a minute for it."""
+    done = Done(subprocess.run(["bash", "-c", f"ulimit -d 30000 && exec '{OUT}/peerlane' async pingpong -i 20"], env=clean_environment(), text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=45))
+    check(done.code == 0 or "memory" in done.err.splitlines()[-1], done.out, done.err)
+
+
 def two_hosts():
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "scripts", "two_hosts.sh")
     with tempfile.TemporaryDirectory() as folder:
