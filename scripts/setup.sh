@@ -198,6 +198,27 @@ if [ "$tests" = yes ] && [[ $architecture = amd64 || $architecture = arm64 ]] &&
   fi
 fi
 
+# mpi4py's own tests, which its wheel does not bring, are those of the same version's source distribution (0.5 MB).
+suite=.venv/mpi4py-suite
+mpi4py_version() { compgen -G '.venv/lib/python3*/site-packages/mpi4py-*.dist-info' | sed 's/.*mpi4py-//; s/\.dist-info//'; }
+has_suite() { [ "$(cat "$suite/version" 2>/dev/null)" = "$(mpi4py_version)" ]; }
+fetch_suite() {
+  local version
+  version=$(mpi4py_version)
+  rm -rf "$suite" && mkdir "$suite" &&
+    .venv/bin/python -m pip download --quiet --disable-pip-version-check --no-input --no-deps --no-binary mpi4py --dest "$suite" \
+      "mpi4py==$version" >build/setup-suite.log 2>&1 &&
+    tar -xzf "$suite/mpi4py-$version.tar.gz" -C "$suite" --strip-components 1 "mpi4py-$version/test" &&
+    rm "$suite/mpi4py-$version.tar.gz" && echo "$version" >"$suite/version"
+}
+if [ "$tests" = yes ] && [ -n "$(mpi4py_version)" ] && ! has_suite; then
+  echo "setup: fetching mpi4py's own tests into .venv"
+  if ! fetch_suite; then
+    tail -n 5 build/setup-suite.log >&2 || true
+    echo "setup: mpi4py's own tests could not be fetched; the tests with them say so and are skipped" >&2
+  fi
+fi
+
 # A test compiles the device header by NVRTC, which a toolkit of this machine brings, and PyPI's compiler does not.
 nvrtc_wheel=nvidia-cuda-nvrtc==13.0.88
 is_nvcc_from_pypi() { [ "$want_nvcc" = yes ] || [[ $(find_nvcc) == .venv/* ]]; }
