@@ -49,7 +49,6 @@ int describe(const origin_buffer& buffer, rows_of_argument& out) {
 // Checks that it is within the window; otherwise MPI_ERR_RMA_RANGE.
 int describe(const window_target& target, const target_place& place, rows_of_argument& out) {
   if (const int code = check(place.count, place.type); code != MPI_SUCCESS) return code;
-  if (place.offset < 0) return MPI_ERR_DISP;
   out.is_device = true;
   if (place.count == 0) return MPI_SUCCESS;
   auto form = layout_of(place.type);
@@ -86,9 +85,38 @@ int move(const pieces& destination, bool to_device, const pieces& source, bool f
   return MPI_SUCCESS;
 }
 
-// The target of an operation, and its rows there. `target` is direct.
+// The region of a dynamic window that an operation meets first. Its offset there is an address.
+std::optional<window_regions::region> find_attached(const window& window, const target_place& place) {
+  if (place.rank < 0 || place.rank >= window.ranks() || window.regions->is_empty(place.rank)) return std::nullopt;
+  if (place.count <= 0 || place.type == type_null()) return std::nullopt;
+  const auto address = static_cast<std::uint64_t>(place.offset);
+  auto form = layout_of(place.type);
+  if (!form) return window.regions->find(place.rank, {address, 1});
+  for (const auto& one : form->rows_of(static_cast<std::size_t>(place.count))) {
+    if (one.bytes() == 0) continue;
+    const address_range span{address + static_cast<std::uint64_t>(one.offset), (one.rows - 1) * one.pitch + one.row_bytes};
+    if (auto found = window.regions->find(place.rank, span)) return found;
+  }
+  return std::nullopt;
+}
+
+int begin_attached(window& window, const target_place& place, rows_of_argument& out) {
+  const auto attached = find_attached(window, place);
+  if (!attached) return MPI_ERR_RMA_RANGE;  // detached meanwhile
+  window_target target;
+  target.size = static_cast<MPI_Aint>(attached->bytes.size_bytes);
+  if (const int code = window.reach_attached(place.rank, *attached, target.pointer); code != MPI_SUCCESS) return code;
+  target_place inside = place;
+  inside.offset -= static_cast<MPI_Aint>(attached->bytes.begin);
+  return describe(target, inside, out);
+}
+
+// The target of an operation, and its rows there, which are reached directly.
 int begin(window& window, const target_place& place, rows_of_argument& out) {
-  if (const int code = describe(*window.direct_target(place.rank), place, out); code != MPI_SUCCESS) return code;
+  if (place.offset < 0) return MPI_ERR_DISP;
+  const int code =
+      window.is_dynamic() ? begin_attached(window, place, out) : describe(*window.direct_target(place.rank), place, out);
+  if (code != MPI_SUCCESS) return code;
   return window.enter(place.rank) ? MPI_SUCCESS : MPI_ERR_RMA_SYNC;
 }
 
@@ -167,6 +195,10 @@ int find_element(MPI_Datatype type, MPI_Datatype& out) {
 }
 
 }  // namespace
+
+bool is_direct(const window& window, const target_place& place) {
+  return window.is_dynamic() ? find_attached(window, place).has_value() : window.direct_target(place.rank) != nullptr;
+}
 
 int put_directly(window& window, const origin_buffer& source, const target_place& place) {
   rows_of_argument source_rows, destination_rows;

@@ -21,6 +21,9 @@ struct target_place {
   MPI_Datatype type;
 };
 
+// Whether an operation is one of these: its target is direct, or has attached some of these bytes of device memory.
+bool is_direct(const window& window, const target_place& place);
+
 int put_directly(window& window, const origin_buffer& source, const target_place& place);
 int get_directly(window& window, const origin_buffer& destination, const target_place& place);
 // `result`, if not null, receives the previous content. Atomic for each element with respect to other accumulates.

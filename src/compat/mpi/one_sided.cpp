@@ -15,10 +15,10 @@ int MPI_Fetch_and_op(const void* origin, void* result, MPI_Datatype type, int ta
 int MPI_Compare_and_swap(const void* origin, const void* compare, void* result, MPI_Datatype type, int target,
                          MPI_Aint offset, MPI_Win window) {
   const auto known = windows().find(window);
-  if (known != nullptr && known->direct_target(target) != nullptr)
-    return guarded_window(window, [&] {
-      return raise_on(window, compare_and_swap_directly(*known, origin, compare, result, {target, offset, 1, type}));
-    });
+  const target_place place{target, offset, 1, type};
+  if (known != nullptr && is_direct(*known, place))
+    return guarded_window(
+        window, [&] { return raise_on(window, compare_and_swap_directly(*known, origin, compare, result, place)); });
   if (!on_device(origin) && !on_device(compare) && !on_device(result)) [[likely]]
     return PMPI_Compare_and_swap(origin, compare, result, type, target, offset, window);
   return guarded_window(window, [&] {

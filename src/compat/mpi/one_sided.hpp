@@ -35,15 +35,15 @@ inline int attach_source(staged& out, const void* buffer, MPI_Count count, MPI_D
 // An operation with one buffer at the origin: by `direct`, where this process reaches the target, else by `call`, to which
 // MPI gets the buffer or its stand-in, the operation's `side`.
 template <class Direct, class Call, class... Request>
-int operate(const origin_buffer& buffer, staged staged_operation::*side, int target, MPI_Win window, Direct direct,
-            Call call, Request... request) {
+int operate(const origin_buffer& buffer, staged staged_operation::*side, const target_place& place, MPI_Win window,
+            Direct direct, Call call, Request... request) {
   const auto known = windows().find(window);
-  const bool is_direct = known != nullptr && known->direct_target(target) != nullptr;
-  if (!is_direct && !on_device(buffer.pointer, buffer.count, buffer.type)) [[likely]]
+  const bool is_ours = known != nullptr && is_direct(*known, place);
+  if (!is_ours && !on_device(buffer.pointer, buffer.count, buffer.type)) [[likely]]
     return call(const_cast<void*>(buffer.pointer));
   return guarded_window(window, [&] {
-    if (is_direct) return end_directly(window, direct(*known), request...);
-    auto made = std::make_shared<staged_operation>(window, target);
+    if (is_ours) return end_directly(window, direct(*known), request...);
+    auto made = std::make_shared<staged_operation>(window, place.rank);
     staged& stand_in = (*made).*side;
     if (int code = attach_source(stand_in, buffer.pointer, buffer.count, buffer.type); code != MPI_SUCCESS)
       return raise_on(window, code);
@@ -57,11 +57,9 @@ template <auto Pmpi, class Count, class... Request>
 int put(const void* origin, Count origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset, Count target_count,
         MPI_Datatype target_type, MPI_Win window, Request... request) {
   const origin_buffer source{origin, origin_count, origin_type};
+  const target_place place{target, offset, target_count, target_type};
   return operate(
-      source, &staged_operation::origin, target, window,
-      [&](auto& known) {
-        return put_directly(known, source, {target, offset, target_count, target_type});
-      },
+      source, &staged_operation::origin, place, window, [&](auto& known) { return put_directly(known, source, place); },
       [&](const void* data) {
         return Pmpi(data, origin_count, origin_type, target, offset, target_count, target_type, window, request...);
       },
@@ -72,11 +70,10 @@ template <auto Pmpi, class Count, class... Request>
 int get(void* origin, Count origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset, Count target_count,
         MPI_Datatype target_type, MPI_Win window, Request... request) {
   const origin_buffer destination{origin, origin_count, origin_type};
+  const target_place place{target, offset, target_count, target_type};
   return operate(
-      destination, &staged_operation::result, target, window,
-      [&](auto& known) {
-        return get_directly(known, destination, {target, offset, target_count, target_type});
-      },
+      destination, &staged_operation::result, place, window,
+      [&](auto& known) { return get_directly(known, destination, place); },
       [&](void* data) {
         return Pmpi(data, origin_count, origin_type, target, offset, target_count, target_type, window, request...);
       },
@@ -87,11 +84,10 @@ template <auto Pmpi, class Count, class... Request>
 int accumulate(const void* origin, Count origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset,
                Count target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win window, Request... request) {
   const origin_buffer source{origin, origin_count, origin_type};
+  const target_place place{target, offset, target_count, target_type};
   return operate(
-      source, &staged_operation::origin, target, window,
-      [&](auto& known) {
-        return accumulate_directly(known, source, nullptr, {target, offset, target_count, target_type}, op);
-      },
+      source, &staged_operation::origin, place, window,
+      [&](auto& known) { return accumulate_directly(known, source, nullptr, place, op); },
       [&](const void* data) {
         return Pmpi(data, origin_count, origin_type, target, offset, target_count, target_type, op, window, request...);
       },
@@ -103,13 +99,13 @@ template <class Call, class... Request>
 int get_accumulate(const origin_buffer& origin, const origin_buffer& result, const target_place& place, MPI_Op op,
                    MPI_Win window, Call call, Request... request) {
   const auto known = windows().find(window);
-  const bool is_direct = known != nullptr && known->direct_target(place.rank) != nullptr;
+  const bool is_ours = known != nullptr && is_direct(*known, place);
   const bool reads = op != op_no_op() && on_device(origin.pointer, origin.count, origin.type);
   const bool writes = on_device(result.pointer, result.count, result.type);
-  if (!is_direct && !reads && !writes) [[likely]]
+  if (!is_ours && !reads && !writes) [[likely]]
     return call(origin.pointer, const_cast<void*>(result.pointer));
   return guarded_window(window, [&] {
-    if (is_direct) return end_directly(window, accumulate_directly(*known, origin, &result, place, op), request...);
+    if (is_ours) return end_directly(window, accumulate_directly(*known, origin, &result, place, op), request...);
     auto made = std::make_shared<staged_operation>(window, place.rank);
     made->origin = staged(origin.pointer), made->result = staged(result.pointer);
     int code = reads ? attach_source(made->origin, origin.pointer, origin.count, origin.type) : MPI_SUCCESS;

@@ -32,17 +32,6 @@ int host_only(const char* name, MPI_Comm comm, std::initializer_list<argument> b
 }
 
 template <auto Pmpi, class... Arguments>
-int window_of_host(const char* name, MPI_Win window, std::initializer_list<argument> buffers, Arguments... arguments) {
-  for (const auto& buffer : buffers)
-    if (buffer.is_device()) {
-      tell_refused(name);
-      PMPI_Win_call_errhandler(window, MPI_ERR_BUFFER);
-      return MPI_ERR_BUFFER;
-    }
-  return Pmpi(arguments...);
-}
-
-template <auto Pmpi, class... Arguments>
 int file_of_host(const char* name, MPI_File file, std::initializer_list<argument> buffers, Arguments... arguments) {
   for (const auto& buffer : buffers)
     if (buffer.is_device()) {

@@ -26,6 +26,28 @@ int end_operations(MPI_Win handle, int target, Call call) {
 
 constexpr int kAll = -1;
 
+// A target of a dynamic window may hold device memory and memory that MPI reaches, so it has a lock of ours and one of
+// MPI's. Ours is taken first and given back last. MPI's is then free, and no two ranks wait for each other.
+template <class Call, class Lock>
+int lock_dynamic(window& known, int target, Call call, Lock lock) {
+  if (known.has_locked(target)) return call();  // an error, which MPI reports
+  lock();
+  const int code = call();
+  if (code != MPI_SUCCESS) known.unlock(target);
+  return code;
+}
+
+template <class Call>
+int lock_all_dynamic(window& known, int assertion, Call call) {
+  for (int target = 0; target < known.ranks(); ++target)
+    if (known.has_locked(target)) return call();
+  for (int target = 0; target < known.ranks(); ++target) known.lock(MPI_LOCK_SHARED, target, assertion);
+  known.lock_all(assertion);
+  const int code = call();
+  if (code != MPI_SUCCESS) known.unlock_all();
+  return code;
+}
+
 }  // namespace
 
 int MPI_Win_fence(int assertion, MPI_Win handle) {
@@ -88,6 +110,7 @@ int MPI_Win_test(MPI_Win handle, int* flag) {
 int MPI_Win_lock(int kind, int target, int assertion, MPI_Win handle) {
   const auto call = [&] { return PMPI_Win_lock(kind, target, assertion, handle); };
   return synchronize(handle, call, [&](window& known) {
+    if (known.is_dynamic()) return lock_dynamic(known, target, call, [&] { known.lock(kind, target, assertion); });
     // MPI's own lock of a direct target protects nothing, but MPI checks the calls by it.
     const bool is_direct = known.direct_target(target) != nullptr;
     const int code = is_direct ? PMPI_Win_lock(kind, target, assertion | MPI_MODE_NOCHECK, handle) : call();
@@ -100,6 +123,7 @@ int MPI_Win_lock(int kind, int target, int assertion, MPI_Win handle) {
 int MPI_Win_lock_all(int assertion, MPI_Win handle) {
   const auto call = [&] { return PMPI_Win_lock_all(assertion, handle); };
   return synchronize(handle, call, [&](window& known) {
+    if (known.is_dynamic()) return lock_all_dynamic(known, assertion, call);
     if (const int code = call(); code != MPI_SUCCESS) return code;
     if (known.has_direct()) known.lock_all(assertion);
     return raise_on(handle, known.adopt());

@@ -101,9 +101,11 @@ int open_targets(window& made, const std::vector<introduction>& all, MPI_Comm co
 }
 
 // The locks, in memory that MPI shares among the ranks of a host.
-int open_locks(window& made, MPI_Comm host) {
+int open_locks(window& made, MPI_Comm host, bool is_dynamic) {
   constexpr std::size_t kAlignment = 64;
-  MPI_Aint size = made.rank == 0 ? static_cast<MPI_Aint>(window_locks::bytes_for(made.ranks()) + kAlignment) : 0;
+  const std::size_t locks_bytes = window_locks::bytes_for(made.ranks());  // a multiple of the alignment
+  const std::size_t bytes = locks_bytes + (is_dynamic ? window_regions::bytes_for(made.ranks()) : 0);
+  MPI_Aint size = made.rank == 0 ? static_cast<MPI_Aint>(bytes + kAlignment) : 0;
   void* memory = nullptr;
   int unit = 1;
   int code = PMPI_Win_allocate_shared(size, 1, info_null(), host, &memory, &made.shared);
@@ -111,11 +113,31 @@ int open_locks(window& made, MPI_Comm host) {
   if ((code = PMPI_Win_shared_query(made.shared, 0, &size, &unit, &memory)) != MPI_SUCCESS) return code;
   // Mapped at page boundaries, so that all ranks see the same alignment.
   memory = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(memory) + kAlignment - 1) / kAlignment * kAlignment);
-  if (made.rank == 0) window_locks::format(memory, made.ranks());
+  void* const regions = static_cast<std::byte*>(memory) + locks_bytes;
+  if (made.rank == 0) {
+    window_locks::format(memory, made.ranks());
+    if (is_dynamic) window_regions::format(regions, made.ranks());
+  }
   if ((code = PMPI_Barrier(host)) != MPI_SUCCESS) return code;
   made.locks = std::make_unique<window_locks>(memory, made.ranks(), made.rank);
   made.comm = host;
+  if (is_dynamic) made.regions = std::make_unique<window_regions>(regions, made.rank);
   return PMPI_Barrier(host);
+}
+
+// Makes what a dynamic window needs if device memory may be attached to it: all ranks on one host, and a rank uses CUDA.
+int open_dynamic(window& made, MPI_Comm comm) {
+  std::vector<std::uint8_t> all;
+  const std::uint8_t own = driver_is_there() && env_read("PEERLANE_MPI_WINDOWS").text != "copied" ? 1 : 0;
+  if (const int code = tell_all(comm, &own, 1, all); code != MPI_SUCCESS) return code;
+  if (std::count(all.begin(), all.end(), 0) == static_cast<std::ptrdiff_t>(all.size())) return MPI_SUCCESS;
+  auto host = on_one_host(comm);
+  if (!host) return MPI_SUCCESS;
+  PMPI_Comm_rank(comm, &made.rank);
+  made.targets.resize(all.size());
+  const int code = open_locks(made, *host, true);
+  if (made.locks == nullptr) PMPI_Comm_free(&*host);
+  return code;
 }
 
 // Public copies, on the ranks that need one. All ranks fail if one does.
@@ -165,7 +187,7 @@ int make_window(window& made, const std::vector<introduction>& all, MPI_Info inf
   const bool has_direct =
       std::any_of(made.targets.begin(), made.targets.end(), [](const auto& one) { return one.way == reach::direct; });
   if (code == MPI_SUCCESS && made.is_separate) code = open_copy(made, comm);
-  if (code == MPI_SUCCESS && has_direct) code = open_locks(made, *host);
+  if (code == MPI_SUCCESS && has_direct) code = open_locks(made, *host, false);
   if (host && made.locks == nullptr) {
     MPI_Comm unused = *host;
     PMPI_Comm_free(&unused);
@@ -215,6 +237,20 @@ int MPI_Win_create_c(void* base, MPI_Aint size, MPI_Aint unit, MPI_Info info, MP
   });
 }
 #endif
+
+int MPI_Win_create_dynamic(MPI_Info info, MPI_Comm comm, MPI_Win* out) {
+  int is_inter = 0;
+  if (comm == comm_null() || PMPI_Comm_test_inter(comm, &is_inter) != MPI_SUCCESS || is_inter != 0)
+    return PMPI_Win_create_dynamic(info, comm, out);
+  return guarded(comm, [&] {
+    auto made = std::make_shared<window>();
+    if (const int code = open_dynamic(*made, comm); code != MPI_SUCCESS) return made->close(), raise(comm, code);
+    if (const int code = PMPI_Win_create_dynamic(info, comm, out); code != MPI_SUCCESS) return made->close(), code;
+    made->handle = *out;
+    if (made->is_dynamic()) windows().add(std::move(made));
+    return MPI_SUCCESS;
+  });
+}
 
 int MPI_Win_free(MPI_Win* handle) {
   auto known = windows().take(*handle);

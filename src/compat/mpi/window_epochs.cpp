@@ -58,7 +58,7 @@ int window::post(MPI_Group origins) {
     const std::lock_guard held(mutex_);
     in_fence_ = false;
   }
-  if (direct_target(rank) == nullptr) return MPI_SUCCESS;
+  if (!is_ours(rank)) return MPI_SUCCESS;
   const auto members = direct_ranks(origins);
   std::vector<MPI_Request> made(2 * members.size(), request_null());
   for (std::size_t i = 0; i < members.size(); ++i) {
@@ -74,7 +74,7 @@ int window::post(MPI_Group origins) {
 int window::start(MPI_Group group) {
   std::vector<int> reached;
   for (const int one : direct_ranks(group))
-    if (direct_target(one) != nullptr) {
+    if (is_ours(one)) {
       if (const int code = PMPI_Recv(nullptr, 0, byte_type(), one, kPosted, comm, MPI_STATUS_IGNORE); code != MPI_SUCCESS)
         return code;
       reached.push_back(one);
@@ -126,12 +126,18 @@ void window::take_lock(int target, bool is_exclusive) {
   locks_held_[static_cast<std::size_t>(target)] = locked;
 }
 
+bool window::has_locked(int target) {
+  const std::lock_guard held(mutex_);
+  if (in_lock_all_) return true;
+  return is_ours(target) && !locks_held_.empty() && locks_held_[static_cast<std::size_t>(target)] != unlocked;
+}
+
 void window::lock(int kind, int target, int assertion) {
   {
     const std::lock_guard held(mutex_);
     in_fence_ = false;
   }
-  if (direct_target(target) == nullptr) return;
+  if (!is_ours(target)) return;
   if ((assertion & MPI_MODE_NOCHECK) == 0) return take_lock(target, kind == MPI_LOCK_EXCLUSIVE);
   const std::lock_guard held(mutex_);
   locks_held_.resize(targets.size(), unlocked);
@@ -140,7 +146,7 @@ void window::lock(int kind, int target, int assertion) {
 
 void window::unlock(int target) {
   const std::lock_guard held(mutex_);
-  if (direct_target(target) == nullptr || locks_held_.empty()) return;
+  if (!is_ours(target) || locks_held_.empty()) return;
   auto& one = locks_held_[static_cast<std::size_t>(target)];
   if (one == locked) locks->unlock(target);
   one = unlocked;

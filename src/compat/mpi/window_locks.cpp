@@ -4,38 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
+
+#include "compat/mpi/robust_mutex.hpp"
 
 namespace pl::mpi {
 namespace {
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-void make_robust(pthread_mutex_t& out) {
-  pthread_mutexattr_t kind;
-  pthread_mutexattr_init(&kind);
-  pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED);
-  pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
-  pthread_mutex_init(&out, &kind);
-  pthread_mutexattr_destroy(&kind);
-}
-
-// What its holder was doing is either complete to the last byte or of no use to anybody, so the next one continues.
-void lock(pthread_mutex_t& mutex) {
-  if (pthread_mutex_lock(&mutex) == EOWNERDEAD) pthread_mutex_consistent(&mutex);
-}
-
-class guarded_row {
- public:
-  explicit guarded_row(pthread_mutex_t& mutex) : mutex_(mutex) { lock(mutex_); }
-  ~guarded_row() { pthread_mutex_unlock(&mutex_); }
-  guarded_row(const guarded_row&) = delete;
-  guarded_row& operator=(const guarded_row&) = delete;
-
- private:
-  pthread_mutex_t& mutex_;
-};
 
 // Process numbers mean something within it only.
 std::uint64_t own_names() {
@@ -78,7 +54,7 @@ bool window_locks::has_ended(int rank) noexcept {
 }
 
 bool window_locks::try_lock(int target, bool is_exclusive) noexcept {
-  const guarded_row row(state_of(target).guard);
+  const robust_lock row(state_of(target).guard);
   for (int other = 0; other < ranks_; ++other) {
     holding& one = held(target, other);
     if (one == holding::none || (one == holding::shared && !is_exclusive)) continue;
@@ -90,13 +66,13 @@ bool window_locks::try_lock(int target, bool is_exclusive) noexcept {
 }
 
 void window_locks::unlock(int target) noexcept {
-  const guarded_row row(state_of(target).guard);
+  const robust_lock row(state_of(target).guard);
   held(target, rank_) = holding::none;
 }
 
 window_locks::element_lock::element_lock(window_locks& owner, int target) noexcept
     : mutex_(&owner.state_of(target).elements) {
-  lock(*mutex_);
+  lock_robust(*mutex_);
 }
 
 }  // namespace pl::mpi

@@ -81,8 +81,27 @@ int code_of(const status& done) { return done ? MPI_SUCCESS : report_buffer("the
 int window::publish() { return copy == nullptr ? MPI_SUCCESS : code_of(copy->publish()); }
 int window::adopt() { return copy == nullptr ? MPI_SUCCESS : code_of(copy->adopt()); }
 
+int window::reach_attached(int target, const window_regions::region& attached, std::uint64_t& pointer) {
+  if (target == rank) return pointer = attached.bytes.begin, MPI_SUCCESS;
+  const std::lock_guard held(mutex_);
+  const std::pair key{target, attached.serial};
+  if (const auto known = imports_.find(key); known != imports_.end()) return pointer = known->second.pointer(), MPI_SUCCESS;
+  // Also the time to give back what was detached.
+  std::erase_if(imports_, [&](const auto& one) {
+    const auto& [owner, serial] = one.first;
+    return owner == target && !regions->has(target, serial);
+  });
+  auto opened = imported_memory::open(attached.memory, 0);
+  if (!opened) return report_buffer("device memory that another rank attached to a window", opened.error());
+  pointer = opened->pointer();
+  imports_.emplace(key, std::move(*opened));
+  return MPI_SUCCESS;
+}
+
 int window::close() {
   targets.clear();
+  imports_.clear();
+  regions.reset();
   copy.reset();
   if (locks == nullptr) return MPI_SUCCESS;
   locks.reset();

@@ -6,8 +6,9 @@
 //   reach::direct    device memory that every rank has mapped (window_memory.hpp): the origin alone, before its call returns
 //   reach::copied    device memory that some rank cannot map: MPI, on a public copy in host memory (public_copy.hpp)
 //
-// All ranks know how each rank's memory is reached. A window of host memory alone is here only after an operation on it had
-// device memory at its origin.
+// All ranks know how each rank's memory is reached. Of a dynamic window, device memory is reached as direct targets are, by
+// whoever finds it among the attached regions (window_regions.hpp), and other memory by MPI: each operation decides. A
+// window of host memory alone is here only after an operation on it had device memory at its origin.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@
 #include "compat/mpi/public_copy.hpp"
 #include "compat/mpi/staged_operation.hpp"
 #include "compat/mpi/window_locks.hpp"
-#include "compat/mpi/window_memory.hpp"
+#include "compat/mpi/window_regions.hpp"
 
 namespace pl::mpi {
 
@@ -56,6 +57,13 @@ class window {
                : nullptr;
   }
   bool has_direct() const noexcept { return locks != nullptr; }
+  // Whether epochs at that target concern us: operations there are direct, or may be.
+  bool is_ours(int target) const noexcept {
+    return is_dynamic() ? target >= 0 && target < ranks() : direct_target(target) != nullptr;
+  }
+  bool is_dynamic() const noexcept { return regions != nullptr; }
+  // Where this process reaches what a rank attached to a dynamic window; an MPI error code.
+  int reach_attached(int target, const window_regions::region& attached, std::uint64_t& pointer);
 
   // ---- Operations of MPI with stand-ins
   void add(std::shared_ptr<staged_operation> made);
@@ -73,6 +81,8 @@ class window {
   int wait();
   // Returns false if some origin has not completed.
   bool test();
+  // Whether this rank has locked that target, by either call.
+  bool has_locked(int target);
   void lock(int kind, int target, int assertion);
   void unlock(int target);
   void lock_all(int assertion);
@@ -88,12 +98,13 @@ class window {
   MPI_Win handle{};
   std::vector<window_target> targets;  // empty: all are MPI's
   int rank = -1;
-  void* base = nullptr;                 // the caller's
-  std::unique_ptr<window_locks> locks;  // null: no target is direct
-  MPI_Comm comm{};                      // of the same ranks, if there are locks
-  MPI_Win shared{};                     // that holds them
-  std::unique_ptr<public_copy> copy;    // of this rank's memory
-  bool is_separate = false;             // some rank's memory is copied
+  void* base = nullptr;                     // the caller's
+  std::unique_ptr<window_locks> locks;      // null: no target is direct
+  MPI_Comm comm{};                          // of the same ranks, if there are locks
+  MPI_Win shared{};                         // that holds them
+  std::unique_ptr<public_copy> copy;        // of this rank's memory
+  std::unique_ptr<window_regions> regions;  // null: the window is not dynamic, or nobody can attach device memory
+  bool is_separate = false;                 // some rank's memory is copied
 
  private:
   enum : std::uint8_t { unlocked, locked, unchecked };
@@ -103,9 +114,10 @@ class window {
   std::mutex mutex_;
   std::vector<std::shared_ptr<staged_operation>> pending_;
   bool in_fence_ = false, in_lock_all_ = false, lock_all_is_checked_ = true;
-  std::vector<std::uint8_t> locks_held_;  // by target; made with the first
-  std::vector<int> started_;              // direct targets of the access epoch
-  std::vector<MPI_Request> exposure_;     // of the exposure epoch
+  std::vector<std::uint8_t> locks_held_;                              // by target; made with the first
+  std::vector<int> started_;                                          // direct targets of the access epoch
+  std::vector<MPI_Request> exposure_;                                 // of the exposure epoch
+  std::map<std::pair<int, std::uint64_t>, imported_memory> imports_;  // attached regions, by rank and serial
 };
 
 class window_table {
