@@ -35,6 +35,12 @@ LEFT_OUT = [
      "MPI_Compare_and_swap of 8 bytes faults in host memory of the calling rank, in mca_btl_vader_emu_acswap, without the library too"),
     ("", "copied", r"test_win\.TestWinCreateDynamic(Self|World)\.testAttachDetach",
      "device memory is attached for direct access only (docs/mpi-shim.md#dynamic-windows)"),
+    ("", "device", r"test_io\..*\.testReadWrite(|At|Shared)(All|Ordered)BeginEnd",
+     "MPI-IO in two calls refuses device memory (docs/mpi-shim.md#how-it-works)"),
+    ("MPICH", "device", r"test_cco_(|nb_|pr_)buf\..*\.testBcastTypeIndexed",
+     "with MPI 4, mpi4py makes types by large-count constructors, which are refused (docs/mpi-shim.md#datatypes)"),
+    ("", "device", r"test_p2p_buf_part\..*\.(testRing|testRingRangeList|testSelf)",
+     "partitioned messages refuse device memory (docs/mpi-shim.md#how-it-works)"),
 ]
 
 
@@ -84,6 +90,26 @@ def device_array(arrayimpl, driver):
     """A class as those in the suite's arrayimpl.py, with the element types of its NumPy arrays."""
     import numpy
 
+    class Flat:
+        """All elements, as if there were one dimension."""
+
+        def __init__(self, owner):
+            self.owner = owner
+
+        def __iter__(self):
+            return iter(self.owner.array.flat)
+
+        def __getitem__(self, i):
+            return self.owner.array.flat[i]
+
+        def __array__(self, dtype=None, copy=None):
+            return self.owner.array.reshape(-1)
+
+        def __setitem__(self, i, value):
+            changed = self.owner.array
+            changed.flat[i] = numpy.asarray(value)
+            driver.write(self.owner.address, changed)
+
     class DeviceArray(arrayimpl.BaseArray):
         backend = "driver"
         TypeMap = arrayimpl.ArrayNumPy.TypeMap
@@ -110,13 +136,16 @@ def device_array(arrayimpl, driver):
             changed[i] = value
             driver.write(self.address, changed)
 
+        def __iter__(self):
+            return iter(self.array)
+
         def as_raw(self):
             return self
 
         typecode = property(lambda self: self.dtype.char)
         itemsize = property(lambda self: self.dtype.itemsize)
         size = property(lambda self: int(numpy.prod(self.shape)))
-        flat = property(lambda self: self.array.flat)
+        flat = property(Flat)
 
     return DeviceArray
 
@@ -197,7 +226,8 @@ def run(mode, folder, out, *modules):
     import mpiunittest
 
     # The suite gives up all tests of windows where MPI makes none for one rank; LEFT_OUT is narrower.
-    mpiunittest.disable = lambda tests, reason: tests
+    disable = mpiunittest.disable
+    mpiunittest.disable = lambda tests, reason: tests if reason.startswith(("mpi-rma", "mpi-win")) else disable(tests, reason)
     rank, library = MPI.COMM_WORLD.rank, " ".join(re.split(r"[,\n]", MPI.Get_library_version())[0].split())
     driver = Driver(rank)  # also for `host`: where libcuda is loaded, every buffer is asked for
     if mode != "host":
