@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compat/mpi/type_tree.hpp"
 
+#include <algorithm>
+
 #include "base/text.hpp"
 
 namespace pl::mpi {
@@ -8,7 +10,7 @@ namespace {
 
 struct envelope {
   int integers = 0, addresses = 0, types = 0, combiner = MPI_COMBINER_NAMED;
-  bool is_large = false;  // made by a constructor with MPI_Count arguments
+  int counts = 0;  // of a constructor with MPI_Count arguments
 };
 
 envelope envelope_of(MPI_Datatype type) {
@@ -17,21 +19,34 @@ envelope envelope_of(MPI_Datatype type) {
   // The other form is an error for a type of large counts, and error handlers end the program.
   MPI_Count integers = 0, addresses = 0, counts = 0, types = 0;
   PMPI_Type_get_envelope_c(type, &integers, &addresses, &counts, &types, &out.combiner);
-  out.is_large = counts != 0;
-  if (out.is_large) return out;
+  if (counts != 0) {
+    out.integers = static_cast<int>(integers), out.addresses = static_cast<int>(addresses);
+    out.counts = static_cast<int>(counts), out.types = static_cast<int>(types);
+    return out;
+  }
 #endif
   PMPI_Type_get_envelope(type, &out.integers, &out.addresses, &out.types, &out.combiner);
   return out;
 }
 
-// The arguments of a type's constructor. The types among them are handles of our own, to be freed unless predefined.
+// The arguments of a type's constructor. The types among them are handles of our own, to be freed unless predefined. Those
+// of a constructor with MPI_Count arguments are put where the other form has them.
 class arguments {
  public:
   arguments(MPI_Datatype type, const envelope& form)
-      : integers(static_cast<std::size_t>(form.integers)),
-        addresses(static_cast<std::size_t>(form.addresses)),
-        types(static_cast<std::size_t>(form.types)) {
-    PMPI_Type_get_contents(type, form.integers, form.addresses, form.types, integers.data(), addresses.data(), types.data());
+      : addresses(static_cast<std::size_t>(form.addresses)), types(static_cast<std::size_t>(form.types)) {
+    std::vector<int> numbers(static_cast<std::size_t>(form.integers));
+#if MPI_VERSION >= 4
+    if (form.counts != 0) {
+      std::vector<MPI_Count> counts(static_cast<std::size_t>(form.counts));
+      PMPI_Type_get_contents_c(type, form.integers, form.addresses, form.counts, form.types, numbers.data(),
+                               addresses.data(), counts.data(), types.data());
+      sort(form.combiner, numbers, counts);
+      return;
+    }
+#endif
+    PMPI_Type_get_contents(type, form.integers, form.addresses, form.types, numbers.data(), addresses.data(), types.data());
+    integers.assign(numbers.begin(), numbers.end());
   }
   arguments(const arguments&) = delete;
   arguments& operator=(const arguments&) = delete;
@@ -39,9 +54,24 @@ class arguments {
     for (auto& type : types)
       if (envelope_of(type).combiner != MPI_COMBINER_NAMED) PMPI_Type_free(&type);
   }
-  std::vector<int> integers;
+  std::vector<MPI_Count> integers;
   std::vector<MPI_Aint> addresses;
   std::vector<MPI_Datatype> types;
+
+ private:
+  void sort(int combiner, const std::vector<int>& numbers, const std::vector<MPI_Count>& counts) {
+    std::size_t first_address = counts.size();
+    if (combiner == MPI_COMBINER_HVECTOR || combiner == MPI_COMBINER_HINDEXED_BLOCK) first_address = 2;
+    if (combiner == MPI_COMBINER_HINDEXED || combiner == MPI_COMBINER_STRUCT)
+      first_address = 1 + static_cast<std::size_t>(counts[0]);
+    const auto middle = counts.begin() + static_cast<std::ptrdiff_t>(std::min(first_address, counts.size()));
+    integers.assign(counts.begin(), middle);
+    addresses.assign(middle, counts.end());
+    if (combiner == MPI_COMBINER_SUBARRAY) {
+      integers.insert(integers.begin(), numbers[0]);  // how many dimensions
+      integers.push_back(numbers[1]);                 // their order
+    }
+  }
 };
 
 std::ptrdiff_t extent_of(MPI_Datatype type) {
@@ -74,19 +104,21 @@ pieces take_pair_apart(MPI_Datatype type) {
 
 // Blocks of one base type: block i has lengths(i) elements and lies `at(i)` bytes from the beginning.
 template <class Length, class At>
-pieces take_blocks(const pieces& base, std::ptrdiff_t extent, int n, Length length, At offset_of) {
+pieces take_blocks(const pieces& base, std::ptrdiff_t extent, MPI_Count n, Length length, At offset_of) {
   pieces out;
-  for (int i = 0; i < n; ++i) append(out, repeat(base, static_cast<std::size_t>(length(i)), extent), offset_of(i));
+  for (MPI_Count i = 0; i < n; ++i) append(out, repeat(base, static_cast<std::size_t>(length(i)), extent), offset_of(i));
   return out;
 }
 
-pieces take_subarray(const std::vector<int>& numbers, pieces base, std::ptrdiff_t extent) {
-  const int n = numbers[0];
-  const auto number = [&](int group, int dimension) { return numbers[static_cast<std::size_t>(1 + group * n + dimension)]; };
+pieces take_subarray(const std::vector<MPI_Count>& numbers, pieces base, std::ptrdiff_t extent) {
+  const MPI_Count n = numbers[0];
+  const auto number = [&](MPI_Count group, MPI_Count dimension) {
+    return numbers[static_cast<std::size_t>(1 + group * n + dimension)];
+  };
   const bool c_order = numbers[static_cast<std::size_t>(1 + 3 * n)] == MPI_ORDER_C;
   std::ptrdiff_t step = extent, begin = 0;
-  for (int i = 0; i < n; ++i) {  // the dimension whose neighbours lie closest first
-    const int dimension = c_order ? n - 1 - i : i;
+  for (MPI_Count i = 0; i < n; ++i) {  // the dimension whose neighbours lie closest first
+    const MPI_Count dimension = c_order ? n - 1 - i : i;
     base = repeat(std::move(base), static_cast<std::size_t>(number(1, dimension)), step);
     begin += number(2, dimension) * step;
     step *= number(0, dimension);
@@ -110,9 +142,9 @@ result<pieces> take_struct(const arguments& contents) {
 // All the constructors that have one base type.
 result<pieces> take_regular(int combiner, const arguments& contents, const pieces& base, std::ptrdiff_t extent) {
   const auto& numbers = contents.integers;
-  const auto number = [&](int i) { return numbers[static_cast<std::size_t>(i)]; };
-  const auto address = [&](int i) { return contents.addresses[static_cast<std::size_t>(i)]; };
-  const int n = numbers.empty() ? 0 : numbers[0];
+  const auto number = [&](MPI_Count i) { return numbers[static_cast<std::size_t>(i)]; };
+  const auto address = [&](MPI_Count i) { return contents.addresses[static_cast<std::size_t>(i)]; };
+  const MPI_Count n = numbers.empty() ? 0 : numbers[0];
   const auto vector = [&](std::ptrdiff_t stride) {
     return repeat(repeat(base, static_cast<std::size_t>(number(1)), extent), static_cast<std::size_t>(n), stride);
   };
@@ -128,16 +160,17 @@ result<pieces> take_regular(int combiner, const arguments& contents, const piece
       return vector(address(0));
     case MPI_COMBINER_INDEXED:
       return take_blocks(
-          base, extent, n, [&](int i) { return number(1 + i); }, [&](int i) { return number(1 + n + i) * extent; });
+          base, extent, n, [&](MPI_Count i) { return number(1 + i); },
+          [&](MPI_Count i) { return number(1 + n + i) * extent; });
     case MPI_COMBINER_HINDEXED:
       return take_blocks(
-          base, extent, n, [&](int i) { return number(1 + i); }, address);
+          base, extent, n, [&](MPI_Count i) { return number(1 + i); }, address);
     case MPI_COMBINER_INDEXED_BLOCK:
       return take_blocks(
-          base, extent, n, [&](int) { return number(1); }, [&](int i) { return number(2 + i) * extent; });
+          base, extent, n, [&](MPI_Count) { return number(1); }, [&](MPI_Count i) { return number(2 + i) * extent; });
     case MPI_COMBINER_HINDEXED_BLOCK:
       return take_blocks(
-          base, extent, n, [&](int) { return number(1); }, address);
+          base, extent, n, [&](MPI_Count) { return number(1); }, address);
     case MPI_COMBINER_SUBARRAY:
       return take_subarray(numbers, base, extent);
     default:
@@ -150,8 +183,6 @@ result<pieces> take_regular(int combiner, const arguments& contents, const piece
 
 result<pieces> take_apart(MPI_Datatype type) {
   const envelope form = envelope_of(type);
-  if (form.is_large)
-    return failure{ENOTSUP, "a datatype of device memory was made with large counts, which is not supported"};
   if (form.combiner == MPI_COMBINER_NAMED || form.types == 0) return take_pair_apart(type);
   const arguments contents(type, form);
   if (form.combiner == MPI_COMBINER_STRUCT) return take_struct(contents);
@@ -162,8 +193,6 @@ result<pieces> take_apart(MPI_Datatype type) {
 
 result<MPI_Datatype> element_type(MPI_Datatype type) {
   const envelope form = envelope_of(type);
-  if (form.is_large)
-    return failure{ENOTSUP, "a datatype of device memory was made with large counts, which is not supported"};
   if (form.combiner == MPI_COMBINER_NAMED || form.types == 0) return type;
   const arguments contents(type, form);
   auto out = element_type(contents.types[0]);

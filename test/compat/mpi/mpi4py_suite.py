@@ -37,8 +37,6 @@ LEFT_OUT = [
      "device memory is attached for direct access only (docs/mpi-shim.md#dynamic-windows)"),
     ("", "device", r"test_io\..*\.testReadWrite(|At|Shared)(All|Ordered)BeginEnd",
      "MPI-IO in two calls refuses device memory (docs/mpi-shim.md#how-it-works)"),
-    ("MPICH", "device", r"test_cco_(|nb_|pr_)buf\..*\.testBcastTypeIndexed",
-     "with MPI 4, mpi4py makes types by large-count constructors, which are refused (docs/mpi-shim.md#datatypes)"),
     ("", "device", r"test_p2p_buf_part\..*\.(testRing|testRingRangeList|testSelf)",
      "partitioned messages refuse device memory (docs/mpi-shim.md#how-it-works)"),
 ]
