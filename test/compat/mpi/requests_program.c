@@ -142,7 +142,8 @@ static void errors(void) {
   MPI_Comm_set_errhandler(WORLD, MPI_ERRORS_RETURN);
   CHECK(MPI_Win_create_dynamic(MPI_INFO_NULL, WORLD, &window) == 0);
   CHECK(MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN) == 0);
-  CHECK(MPI_Win_attach(window, device_in, 64) == MPI_ERR_BUFFER);
+  /* More than its allocation. */
+  CHECK(MPI_Win_attach(window, device_in, (MPI_Aint)1 << 40) == MPI_ERR_BUFFER);
   CHECK(MPI_Win_free(&window) == 0);
   reset();
   MPI_Request request;
