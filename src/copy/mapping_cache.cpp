@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/lack.hpp"
 #include "base/live_counter.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
@@ -39,8 +40,6 @@ constexpr std::size_t kBuckets = 1024;    // a power of two
 
 live_counter g_kept_mappings{"copy.mappings", live_kind::level};
 live_counter g_kept_bytes{"copy.mapped_bytes", live_kind::level};
-
-bool is_exhaustion(int code) { return code == ENOMEM || code == ENOSPC || code == EMFILE || code == ENFILE; }
 
 std::size_t bucket_of(address_range pages) {
   const std::uint64_t mixed =
@@ -287,7 +286,7 @@ result<mapping_cache::entry*> mapping_cache::state::make(const memory_identity& 
     return failure{EBUSY, format("copies in progress hold all of the mapping capacity (%s)",
                                  format_size(wanted.capacity_bytes).c_str())};
   auto fresh = map(id, range);
-  if (!fresh && is_exhaustion(fresh.code())) {  // BAR1 or descriptors are exhausted: drop our unused entries first
+  if (!fresh && is_lack_or_full(fresh.code())) {  // BAR1 or descriptors are exhausted: drop our unused entries first
     drop_unused();
     fresh = map(id, range);
   }

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <mutex>
 
+#include "base/lack.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 
@@ -20,8 +21,6 @@ namespace {
 
 constexpr std::size_t kCandidates = std::size(kBackendCandidates);
 constexpr int kMaxRefusals = 8;  // consecutive refusals, after which a candidate is not asked any more
-
-bool is_lack(int code) { return code == ENOMEM || code == EMFILE || code == ENFILE; }
 
 class auto_backend final : public backend {
  public:

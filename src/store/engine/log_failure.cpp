@@ -7,14 +7,11 @@
 #include <condition_variable>
 #include <thread>
 
+#include "base/lack.hpp"
 #include "os/blocked_signals.hpp"
 #include "store/engine/index.hpp"
 
 namespace pl::store {
-
-bool is_want(int code) noexcept {
-  return code == ENOSPC || code == EDQUOT || code == EMFILE || code == ENFILE || code == ENOMEM;
-}
 
 struct flush_gate::job {
   flush_gate* gate;
@@ -122,7 +119,7 @@ void log_failures::OnBackgroundError(rocksdb::BackgroundErrorReason reason, rock
   // kMemTable: another log could not be made, or what a write left behind could not be written to the old one. Memory holds
   // everything that was acknowledged.
   const bool is_change = reason == rocksdb::BackgroundErrorReason::kMemTable && error->IsIOError();
-  const bool wants = error->IsIOError() && is_want(index_failure(*error, "").code);
+  const bool wants = error->IsIOError() && is_lack_or_full(index_failure(*error, "").code);
   const bool is_log = is_change || (wants && reason == rocksdb::BackgroundErrorReason::kWriteCallback);
   if (is_log && !stops_at_log_) {
     *error = rocksdb::Status::OK();
@@ -144,9 +141,7 @@ void log_failures::OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb:
 
 status index::resume() {
   const rocksdb::Status resumed = failures_->resume(*db_);
-  if (resumed.IsBusy()) return failure{ENOSPC, "store: index: its disk was full; waiting until there is room"};
-  if (!resumed.ok()) return index_failure(resumed, "resuming after an error");
-  return {};
+  return resumed.ok() ? status() : status(index_failure(resumed, "resuming after an error"));
 }
 
 // Flush() waits for nothing any more once RocksDB has been resumed.

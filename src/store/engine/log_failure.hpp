@@ -18,9 +18,6 @@ class DB;
 
 namespace pl::store {
 
-// Want of room, descriptors or memory: it may end.
-bool is_want(int code) noexcept;
-
 // RocksDB's environment, but flushes that it orders while it is stopped begin when it has been resumed. Without that they
 // find it stopped, end, and are never ordered again, and Resume() waits for them.
 class flush_gate final : public rocksdb::EnvWrapper {
