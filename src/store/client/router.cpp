@@ -34,9 +34,9 @@ result<memory> router::classify(std::uint64_t address, std::uint64_t bytes) cons
   return find_memory(options_.cuda, options_.copies, address, bytes);
 }
 
-cluster_map router::map() const {
+std::shared_ptr<const cluster_map> router::current_map() const {
   const std::lock_guard hold(lock_);
-  return *map_;
+  return map_;
 }
 
 std::vector<std::string> router::endpoints() const {
@@ -253,6 +253,13 @@ reply router::attempt(const std::string& endpoint, std::uint32_t pool, clock::ti
   reply got = (*connection)->run(one);
   if (is_about_connection(got.status)) forget(endpoint, *connection);
   return got;
+}
+
+bool router::pause_for_newer_map(std::chrono::milliseconds pause, clock::time_point end) {
+  ++retries_;
+  (void)refresh({}, end);
+  std::this_thread::sleep_for(pause);
+  return !own_interruption().comes(clock::now());
 }
 
 reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t bytes, bool changes, int timeout_ms,

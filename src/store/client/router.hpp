@@ -85,7 +85,7 @@ class router {
 
   // As client::classify.
   result<memory> classify(std::uint64_t address, std::uint64_t bytes) const;
-  cluster_map map() const;
+  cluster_map map() const { return *current_map(); }
   // Number of attempts beyond the first ones.
   std::uint64_t retries() const noexcept { return retries_.load(); }
 
@@ -130,6 +130,9 @@ class router {
   void forget(const std::string& endpoint, const client_ptr& connection);
   // Takes a newer map from the first server that has one, beginning with `first`.
   status refresh(const std::string& first, clock::time_point end);
+  std::shared_ptr<const cluster_map> current_map() const;
+  // Before another attempt with all servers. Returns false if the calling thread's wait is interrupted.
+  bool pause_for_newer_map(std::chrono::milliseconds pause, clock::time_point end);
   std::vector<std::string> endpoints() const;
   std::uint64_t map_epoch() const;
   std::string endpoint_for(unsigned copies, std::string_view key) const;

@@ -68,11 +68,7 @@ std::vector<reply> router::run_batch(opcode op, std::uint32_t pool, std::span<co
   std::vector<std::size_t> left(entries.size());
   for (std::size_t i = 0; i < left.size(); ++i) left[i] = i;
   for (auto pause = kFirstPause; !left.empty(); pause = std::min(pause * 2, kLastPause)) {
-    std::shared_ptr<const cluster_map> map;
-    {
-      const std::lock_guard hold(lock_);
-      map = map_;
-    }
+    const auto map = current_map();
     std::map<std::string, std::vector<std::size_t>> parts;
     for (const std::size_t i : left) parts[map->endpoint_for(copies, entries[i].key)].push_back(i);
     run_parts(call, parts);
@@ -84,10 +80,7 @@ std::vector<reply> router::run_batch(opcode op, std::uint32_t pool, std::span<co
           call.out[i].text += "; " + waits;
       break;
     }
-    ++retries_;
-    (void)refresh({}, call.end);
-    std::this_thread::sleep_for(pause);
-    if (own_interruption().comes(clock::now())) {
+    if (!pause_for_newer_map(pause, call.end)) {
       for (const std::size_t i : left) call.out[i] = failed_reply(EINTR, kInterrupted);
       break;
     }

@@ -6,7 +6,6 @@
 // old.
 #include <algorithm>
 #include <map>
-#include <thread>
 
 #include "base/text.hpp"
 #include "store/client/interruption.hpp"
@@ -67,11 +66,7 @@ reply router::for_all_units(std::uint32_t pool, const asker& ask, std::vector<re
   unit_list left;
   left.set();
   for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLastPause)) {
-    std::shared_ptr<const cluster_map> map;
-    {
-      const std::lock_guard hold(lock_);
-      map = map_;
-    }
+    const auto map = current_map();
     reply last;
     for (const auto& [endpoint, units] : servers_of(*map, copies, left)) {
       reply got = ask_server(endpoint, pool, end, ask);
@@ -88,10 +83,7 @@ reply router::for_all_units(std::uint32_t pool, const asker& ask, std::vector<re
       const std::string reason = why_not_all(left);
       return last.status == 0 ? failed_reply(EAGAIN, reason) : failed_reply(last.status, last.text + "; " + reason);
     }
-    ++retries_;
-    (void)refresh({}, end);
-    std::this_thread::sleep_for(pause);
-    if (own_interruption().comes(clock::now())) return failed_reply(EINTR, kInterrupted);
+    if (!pause_for_newer_map(pause, end)) return failed_reply(EINTR, kInterrupted);
   }
 }
 
