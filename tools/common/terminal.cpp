@@ -58,15 +58,14 @@ std::string paint(colour shade, const std::string& text) {
 std::string without_controls(const std::string& text, text_kind kind) {
   const bool is_text = is_utf8(text);
   std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const bool begins_control = byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;  // C1
-    if (byte == '\n' && kind == text_kind::message) out += '\n';
-    else if (byte == '\n') out += "\\n";
-    else if (byte == '\\' && kind == text_kind::name) out += "\\\\";
-    else if (byte < 0x20 || byte == 0x7f || begins_control || (byte >= 0x80 && !is_text)) out += format("\\x%02x", byte);
-    else out += text[i];
-    if (begins_control) out += format("\\x%02x", static_cast<unsigned char>(text[++i]));
+  for (std::string_view rest = text; !rest.empty();) {
+    std::size_t bytes = utf8_printable_bytes(rest);
+    if (bytes > 1 && !is_text) bytes = 0;
+    if (rest.front() == '\n') out += kind == text_kind::message ? "\n" : "\\n";
+    else if (rest.front() == '\\' && kind == text_kind::name) out += "\\\\";
+    else if (bytes == 0) out += format("\\x%02x", static_cast<unsigned char>(rest.front()));
+    else out += rest.substr(0, bytes);
+    rest.remove_prefix(std::max<std::size_t>(bytes, 1));
   }
   return out;
 }
