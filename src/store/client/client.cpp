@@ -34,15 +34,6 @@ operation_ptr failed(operation_ptr one, int code, std::string text) {
   return one;
 }
 
-// How long a caller polls for the answer of a store that moves its GPU memory. The link takes 0.3 ms for 16 MiB, and
-// the frames of a batch follow each other within that time. Waking a sleeping caller takes 10 us, in a system call of
-// the thread that should start the next transfer.
-std::chrono::microseconds device_spin(unsigned usual_us) {
-  constexpr unsigned kFewCpus = 4, kSpinUs = 500;
-  static const bool has_few = std::thread::hardware_concurrency() <= kFewCpus;
-  return std::chrono::microseconds(has_few || usual_us == 0 ? usual_us : std::max(usual_us, kSpinUs));
-}
-
 std::uint64_t random_number() {
   std::random_device random;
   return (std::uint64_t{random()} << 32) | random();
@@ -321,9 +312,11 @@ bool client::wait(const operation_ptr& one, clock::time_point deadline) {
       changed_.wait_until(hold, std::min(deadline, clock::now() + kMaxSleep));
     } else {
       pumping_ = true;
-      const auto spin = one->goes_by_device() ? device_spin(options_.spin_us) : usual;  // it may change its path
+      const auto spin = one->goes_by_device() ? pace_.spin(options_.spin_us) : usual;  // it may change its path
       const auto now = clock::now();
-      if (pump(hold, deadline, now - busy >= spin)) busy = clock::now();
+      const bool is_long = device_pace::is_sleep_due(*one, now);
+      const bool may_sleep = is_long || (now - busy >= spin && now >= one->expected.poll_until);
+      if (pump(hold, is_long ? std::min(deadline, one->expected.sleep_until) : deadline, may_sleep)) busy = clock::now();
       pumping_ = false;
       changed_.notify_all();
       run_callbacks(hold);

@@ -15,6 +15,7 @@
 
 #include "base/env.hpp"
 #include "store/client/arena_map.hpp"
+#include "store/client/device_pace.hpp"
 #include "store/client/operation.hpp"
 #include "store/protocol/byte_channel.hpp"
 #include "store/protocol/greeting.hpp"
@@ -312,6 +313,7 @@ class client {
   std::string why_no_ucx_;
   std::shared_ptr<device_memories> device_;  // null: this connection has no device link
   std::string why_no_device_;
+  device_pace pace_;
   std::map<std::uint32_t, std::string> pools_;
   std::uint64_t last_session_ = 0, reconnects_ = 0;
   clock::time_point next_connect_{}, next_check_{};

@@ -89,6 +89,7 @@ bool client::submit_by_device(const operation_ptr& one) {
   one->fields.device = part;
   one->handed.has_slot = true;
   one->head.flags |= flag::device;
+  pace_.begins(*one, options_.spin_us);
   return true;
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "arch/crc32c.hpp"
+#include "arch/mmio.hpp"
 #include "base/text.hpp"
 #include "store/client/client.hpp"
 #include "store/client/interruption.hpp"
@@ -22,6 +23,7 @@ namespace flag = store_protocol::flag;
 constexpr auto kGrace = std::chrono::milliseconds(500);
 constexpr std::uint64_t kMaxUnpinBytes = 8 << 20;  // pins whose release may wait for the next message
 constexpr std::size_t kMaxUnpins = 32;
+constexpr int kPollsPerRound = 16;  // for an answer, 0.05 us each
 constexpr int kMaxPatchAttempts = 1000;
 
 std::uint32_t left_us(clock::time_point deadline) {
@@ -356,6 +358,7 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
     return finish(one, header.status, std::move(reason));
   }
   if (fields.result) got.result = *fields.result;
+  pace_.ended(*one);
   leave_device(*one, true);
   switch (one->method) {
     case operation::kind::put_device:
@@ -475,15 +478,19 @@ bool client::pump(lock_t& hold, clock::time_point give_up_at, bool may_sleep) {
   std::optional<short> events;
   if (may_sleep && copies_.empty() && (!uses_ucx || ucx_stream_->arm())) events = wire_->arm(to_write);
   if (!events) {
+    // A round of this function reads the clock and takes locks, so several polls of the ring cost less than one round.
+    for (int i = 0; i < kPollsPerRound && copies_.empty() && !uses_ucx && !wire_->may_have_bytes(); ++i) arch::relax();
     hold.unlock();
     hold.lock();
     return false;
   }
   const auto end = std::min({give_up_at, next_deadline(), clock::now() + kMaxSleep});
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - clock::now()).count();
+  const auto left = std::max(end - clock::now(), clock::duration(0));
+  const timespec patience{std::chrono::duration_cast<std::chrono::seconds>(left).count(),
+                          (left % std::chrono::seconds(1)).count()};
   pollfd all[3] = {{wire_->fd(), *events, 0}, {wake_fd_, POLLIN, 0}, {uses_ucx ? ucx_stream_->fd() : -1, POLLIN, 0}};
   hold.unlock();
-  poll(all, 3, static_cast<int>(std::max<std::int64_t>(left, 0) + 1));
+  ppoll(all, 3, &patience, nullptr);
   eventfd_t ignored = 0;
   (void)eventfd_read(wake_fd_, &ignored);
   hold.lock();

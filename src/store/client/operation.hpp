@@ -20,7 +20,7 @@ namespace pl::store_client {
 
 using clock = std::chrono::steady_clock;
 
-// The fields of an answer's tail. Most of them only repeat what `reply` has, and a tail takes a kilobyte: calls with
+// The fields of an answer's tail. Most of them only repeat what `reply` has, and a tail takes 400 bytes: calls with
 // thousands of values allocated and cleared megabytes.
 class answer_fields {
  public:
@@ -61,6 +61,13 @@ struct memory {
 struct stream_order {
   bool has = false;
   cu::stream_t stream = nullptr;
+};
+
+// When a long transfer by the store is expected to end. Its caller sleeps until shortly before that, then polls for a
+// while, because a caller that is woken by the answer has it 65 us late in a virtual machine.
+struct device_wait {
+  clock::time_point asked_at;
+  clock::time_point sleep_until, poll_until;  // not set: nothing is known
 };
 
 class operation {
@@ -108,6 +115,7 @@ class operation {
   bool ucx_answered = false;         // get_ucx: the number of bytes is known; put_ucx: the commit has been requested
   std::uint64_t ucx_bytes = 0;       // get_ucx: the number of bytes
   handed_memory handed;              // ..._device: until the operation ends
+  device_wait expected;              // ..._device
   std::vector<store_protocol::extent> extents;
   copy::completion copies;  // get
   // Put, or host memory: copied one by one and summed; removed once they are in `sum`

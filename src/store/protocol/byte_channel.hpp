@@ -42,6 +42,8 @@ class byte_channel {
   virtual result<std::size_t> read(void* destination, std::size_t bytes) = 0;
   // A descriptor that arrived with the bytes read, or -1. The caller owns it.
   virtual int take_descriptor() noexcept { return -1; }
+  // Whether a read() now may return something. Cheap enough to be asked again and again; true if only read() can tell.
+  virtual bool may_have_bytes() const noexcept { return true; }
   // Called before the caller sleeps in poll(): the events to wait for at fd(), or nothing if there is work already. The
   // next read() undoes it.
   virtual std::optional<short> arm(bool to_write) { return static_cast<short>(POLLIN | (to_write ? POLLOUT : 0)); }

@@ -141,6 +141,10 @@ result<std::size_t> byte_rings::read(void* destination, std::size_t bytes) {
   return done;
 }
 
+bool byte_rings::has_incoming() const noexcept {
+  return incoming_.shared->written.load(std::memory_order_relaxed) != incoming_.mine;
+}
+
 bool byte_rings::arm(bool to_read, bool to_write) {
   is_armed_ = true;
   if (to_read) {

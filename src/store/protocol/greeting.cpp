@@ -99,7 +99,7 @@ result<greeted> greet(byte_channel& wire, const greeting_request& request, unsig
   if (!welcome->fields.greeting) return failure{EPROTO, "the store's greeting has no content"};
   greeted out;
   out.server = *welcome->fields.greeting;
-  out.ucx = welcome->fields.ucx;
+  out.ucx = welcome->fields.ucx.copy();
   out.ucx_refusal = welcome->fields.ucx_transports.value_or("the store has no UCX, or is told not to use it (\"ucx\")");
   for (const auto& [id, name] : request.pools) {
     const auto opened = talk.ask(opcode::pool_open, name, {});
@@ -114,7 +114,7 @@ result<greeted> greet(byte_channel& wire, const greeting_request& request, unsig
     const auto attached = talk.ask(opcode::attach, {}, {});
     if (!attached) return attached.error();
     out.arena_fd = wire.take_descriptor();
-    out.memory = attached->fields.memory;
+    out.memory = attached->fields.memory.copy();
     if (attached->header.status != 0) out.why_no_shm = refused(*attached).message;
     else if (out.arena_fd < 0 || !out.memory) return failure{EPROTO, "the store's memory arrived without a descriptor"};
   }

@@ -39,6 +39,8 @@ class ring_channel final : public byte_channel {
     return got;
   }
 
+  bool may_have_bytes() const noexcept override { return rings_->has_incoming(); }
+
   std::optional<short> arm(bool to_write) override {
     if (!rings_->arm(true, to_write)) return std::nullopt;
     return POLLIN;

@@ -60,25 +60,38 @@ std::optional<path> path_of(std::string_view name) noexcept {
     if (name == kPathNames[i]) return static_cast<path>(i);
   return std::nullopt;
 }
-status encode_raw(head header, std::string_view key, std::string_view tail_bytes, std::string& out) {
+
+namespace {
+
+// `add_tail` appends the tail to `out`, where head and key are already.
+template <class AddTail>
+status encode_with(head header, std::string_view key, std::string& out, const AddTail& add_tail) {
   if (key.size() > kMaxKeyBytes)
     return failure{EMSGSIZE, format("a key of %zu bytes: at most %zu", key.size(), kMaxKeyBytes)};
-  if (tail_bytes.size() > kMaxTailBytes)
-    return failure{EMSGSIZE, format("%zu bytes of options: at most %zu", tail_bytes.size(), kMaxTailBytes)};
+  const std::size_t begin = out.size();
+  out.append(kHeadBytes, '\0').append(key);
+  add_tail();
+  const std::size_t rest_bytes = out.size() - begin - kHeadBytes, tail_bytes = rest_bytes - key.size();
+  if (tail_bytes > kMaxTailBytes) {
+    out.resize(begin);
+    return failure{EMSGSIZE, format("%zu bytes of options: at most %zu", tail_bytes, kMaxTailBytes)};
+  }
   header.key_bytes = static_cast<std::uint16_t>(key.size());
-  header.tail_bytes = static_cast<std::uint16_t>(tail_bytes.size());
-  std::byte bytes[kHeadBytes];
+  header.tail_bytes = static_cast<std::uint16_t>(tail_bytes);
+  std::byte* const bytes = reinterpret_cast<std::byte*>(out.data()) + begin;
   store_head(header, bytes);
-  std::uint32_t crc = arch::crc32c(bytes, kCrcAt);
-  crc = arch::crc32c(key.data(), key.size(), crc);
-  crc = arch::crc32c(tail_bytes.data(), tail_bytes.size(), crc);
-  put_le(bytes + kCrcAt, crc);
-  out.append(reinterpret_cast<const char*>(bytes), kHeadBytes).append(key).append(tail_bytes);
+  put_le(bytes + kCrcAt, arch::crc32c(bytes + kHeadBytes, rest_bytes, arch::crc32c(bytes, kCrcAt)));
   return {};
 }
 
+}  // namespace
+
+status encode_raw(head header, std::string_view key, std::string_view tail_bytes, std::string& out) {
+  return encode_with(header, key, out, [&] { out.append(tail_bytes); });
+}
+
 status encode(head header, std::string_view key, const tail& fields, std::string& out) {
-  return encode_raw(header, key, encode_tail(fields), out);
+  return encode_with(header, key, out, [&] { append_tail(fields, out); });
 }
 
 result<head> decode_head(std::span<const std::byte, kHeadBytes> bytes) {
@@ -117,9 +130,9 @@ result<parts> decode_rest(const head& header, std::span<const std::byte> whole) 
   if (crc != get_le<std::uint32_t>(whole.data() + kCrcAt))
     return bad("a frame's checksum is wrong: it was damaged in transfer");
   const auto text = reinterpret_cast<const char*>(whole.data()) + kHeadBytes;
-  auto fields = decode_tail({text + header.key_bytes, header.tail_bytes});
-  if (!fields) return fields.error();
-  return parts{{text, header.key_bytes}, *std::move(fields)};
+  result<parts> out{parts{{text, header.key_bytes}, {}}};
+  if (status read = read_tail({text + header.key_bytes, header.tail_bytes}, out->fields); !read) return read.error();
+  return out;
 }
 
 }  // namespace pl::store_protocol

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/heap_optional.hpp"
 #include "base/status.hpp"
 #include "store/protocol/durability.hpp"
 
@@ -253,34 +254,35 @@ struct arena {
   bool operator==(const arena&) const = default;
 };
 
-// The tail of a frame. Fields that are not set are not sent.
+// The tail of a frame. Fields that are not set are not sent. Every request makes and moves several tails, so the fields
+// that few requests have lie on the heap (with all in place a tail took a kilobyte).
 struct tail {
   std::optional<sequence> request_number;
   std::optional<precondition> only;
   std::optional<durability> level;
   std::optional<outcome> result;
-  std::optional<std::string> text;     // why an operation failed: one sentence, with the next step
+  heap_optional<std::string> text;     // why an operation failed: one sentence, with the next step
   std::optional<std::uint64_t> token;  // of a grant or a pin
   std::vector<extent> extents;
   std::vector<std::uint64_t> unpin;  // tokens that the client no longer needs
   std::optional<std::uint32_t> crc;  // of the value, computed by the client
   std::optional<std::uint32_t> user_flags;
-  std::optional<pool_settings> settings;
-  std::optional<store_protocol::hello> greeting;
-  std::optional<std::string> prefix, regex, after;  // find
-  std::optional<arena> memory;                      // attach
+  heap_optional<pool_settings> settings;
+  heap_optional<store_protocol::hello> greeting;
+  heap_optional<std::string> prefix, regex, after;  // find
+  heap_optional<arena> memory;                      // attach
   std::optional<std::uint64_t> epoch;  // with EREMOTE: epoch of the slot map by which another server has the key
-  std::optional<copy_terms> copy;
-  std::optional<ucx_offer> ucx;
-  std::optional<cache_settings> cache;        // pool_create, pool_set: for a pool that is a cache
-  std::optional<cache_settings> cache_is;     // in answers: the pool is a cache
-  std::optional<pool_statistics> statistics;  // in the answer to pool_open
+  heap_optional<copy_terms> copy;
+  heap_optional<ucx_offer> ucx;
+  heap_optional<cache_settings> cache;        // pool_create, pool_set: for a pool that is a cache
+  heap_optional<cache_settings> cache_is;     // in answers: the pool is a cache
+  heap_optional<pool_statistics> statistics;  // in the answer to pool_open
   std::optional<std::uint64_t> ttl_ms;        // put, commit: for a cache
-  std::optional<std::string> ucx_transports;  // path::ucx: the transports that carried the value
+  heap_optional<std::string> ucx_transports;  // path::ucx: the transports that carried the value
   std::optional<device_part> device;          // flag::device
-  std::optional<std::string> owner;           // with copy: the principal that put the value
+  heap_optional<std::string> owner;           // with copy: the principal that put the value
   // In a cluster's answers to find, erase_prefix and sync: the units about which the answer is (store_client::unit_list).
-  std::optional<std::string> listed;
+  heap_optional<std::string> listed;
   bool operator==(const tail&) const = default;
 };
 
@@ -302,7 +304,10 @@ struct parts {
 };
 result<parts> decode_rest(const head& header, std::span<const std::byte> whole);
 result<tail> decode_tail(std::string_view bytes);
+// Sets the fields that `bytes` has.
+status read_tail(std::string_view bytes, tail& out);
 std::string encode_tail(const tail& fields);
+void append_tail(const tail& fields, std::string& out);
 
 // ---- Lists in bodies ---------------------------------------------------------------------------------------------------
 

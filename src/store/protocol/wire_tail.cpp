@@ -54,9 +54,17 @@ std::string packed(Numbers... numbers) {
 
 template <class... Numbers>
 void add_numbers(std::string& out, std::uint16_t type, Numbers... numbers) {
-  append_le(out, type);
-  append_le(out, static_cast<std::uint16_t>((sizeof(numbers) + ...)));
-  (append_le(out, numbers), ...);
+  // One append for all, because each costs as much as the rest.
+  std::byte bytes[2 * sizeof(std::uint16_t) + (sizeof(numbers) + ...)];
+  std::byte* next = bytes;
+  const auto store = [&next](auto number) {
+    put_le(next, number);
+    next += sizeof number;
+  };
+  store(type);
+  store(static_cast<std::uint16_t>((sizeof(numbers) + ...)));
+  (store(numbers), ...);
+  out.append(reinterpret_cast<const char*>(bytes), sizeof bytes);
 }
 
 std::string pack_settings(const pool_settings& settings) {
@@ -278,18 +286,24 @@ void add_outcome(std::string& out, const outcome& value_outcome) {
 }
 
 void add_lists(std::string& out, const tail& fields) {
-  std::string list;
-  for (const auto& one : fields.extents) list += packed(one.offset, one.bytes);
-  if (!list.empty()) add(out, kExtents, list);
-  list.clear();
-  for (const auto one : fields.unpin) append_le(list, one);
-  if (!list.empty()) add(out, kUnpin, list);
+  if (!fields.extents.empty()) {
+    append_le(out, static_cast<std::uint16_t>(kExtents));
+    append_le(out, static_cast<std::uint16_t>(fields.extents.size() * 2 * sizeof(std::uint64_t)));
+    for (const auto& one : fields.extents) {
+      append_le(out, one.offset);
+      append_le(out, one.bytes);
+    }
+  }
+  if (!fields.unpin.empty()) {
+    append_le(out, static_cast<std::uint16_t>(kUnpin));
+    append_le(out, static_cast<std::uint16_t>(fields.unpin.size() * sizeof(std::uint64_t)));
+    for (const auto one : fields.unpin) append_le(out, one);
+  }
 }
 
 }  // namespace
 
-std::string encode_tail(const tail& fields) {
-  std::string out;
+void append_tail(const tail& fields, std::string& out) {
   if (fields.result) add_outcome(out, *fields.result);
   if (fields.text) add(out, kText, *fields.text);
   if (fields.token) add_numbers(out, kToken, *fields.token);
@@ -328,11 +342,21 @@ std::string encode_tail(const tail& fields) {
   if (fields.owner) add(out, kOwner, *fields.owner);
   if (fields.listed) add(out, kListed, *fields.listed);
   add_lists(out, fields);
+}
+
+std::string encode_tail(const tail& fields) {
+  std::string out;
+  append_tail(fields, out);
   return out;
 }
 
 result<tail> decode_tail(std::string_view bytes) {
-  tail out;
+  result<tail> decoded{tail()};
+  if (status read = read_tail(bytes, *decoded); !read) return read.error();
+  return decoded;
+}
+
+status read_tail(std::string_view bytes, tail& out) {
   byte_reader all(bytes);
   while (!all.at_end()) {
     const auto type = all.number<std::uint16_t>();
@@ -346,7 +370,7 @@ result<tail> decode_tail(std::string_view bytes) {
     // A field that is longer than expected comes from a newer release; a shorter one is damaged.
     if (!field.ok()) return failure{EPROTO, format("store protocol: field 0x%x is cut off", type)};
   }
-  return out;
+  return {};
 }
 
 void append(std::string& body, const key_entry& one) {

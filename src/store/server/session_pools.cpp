@@ -155,7 +155,7 @@ void session::pool_create(const request_ptr& request, std::string name) {
                                            wire_->other().principal.c_str())});
   if (const auto fine = store::check_given(settings.level); !fine) return answer(request, fine.error());
   if (const auto fine = check_access_list(settings.access); !fine) return answer(request, fine.error());
-  if (const auto fine = complete(settings, request->fields.cache); !fine) return answer(request, fine.error());
+  if (const auto fine = complete(settings, request->fields.cache.copy()); !fine) return answer(request, fine.error());
   const auto cache = request->fields.cache.value_or(store_protocol::cache_settings{});
   parts_.log.write(event_log::level::info, "pool_create", {{"pool", name}, {"principal", wire_->other().principal}});
   aside<store::pool_info>(
@@ -206,7 +206,7 @@ void session::pool_set(const request_ptr& request, std::string name) {
   const auto present = parts_.engine.find_pool(name);
   const auto before = present ? cache_settings_of(*present) : std::nullopt;
   if (before) settings.is_cache = true;
-  if (const auto fine = complete(settings, request->fields.cache); !fine) return answer(request, fine.error());
+  if (const auto fine = complete(settings, request->fields.cache.copy()); !fine) return answer(request, fine.error());
   auto cache = request->fields.cache.value_or(before.value_or(store_protocol::cache_settings{}));
   if (before) cache.policy = before->policy;
   parts_.log.write(event_log::level::info, "pool_set", {{"pool", name}, {"principal", wire_->other().principal}});
