@@ -293,6 +293,22 @@ class Examples:
         self._same(got, self._mine())
         window.Free()
 
+    def memory_attached_to_a_dynamic_window(self):
+        exposed, got, one = self._zeros(), self._zeros(), self._arrays.new(self._mine())
+        window = MPI.Win.Create_dynamic(comm=self._world)
+        window.Attach(exposed)
+        places = self._world.allgather(MPI.Get_address(exposed))
+        window.Lock(self._after)
+        window.Put(one, self._after, target=[places[self._after], len(self._mine()), MPI.DOUBLE])
+        window.Flush(self._after)
+        window.Get(got, self._after, target=[places[self._after], len(self._mine()), MPI.DOUBLE])
+        window.Unlock(self._after)
+        self._same(got, self._mine())
+        self._world.Barrier()
+        self._same(exposed, self._mine(self._before))
+        window.Detach(exposed)
+        window.Free()
+
     def window_of_a_target_that_does_nothing(self):
         exposed = self._arrays.new([0, 0] + [self._rank] * 8, "q")
         window = MPI.Win.Create(exposed, disp_unit=8, comm=self._world)
