@@ -82,9 +82,9 @@ result<std::unique_ptr<executor>> executor::open(messaging::messenger& messages,
   if (text.starts_with('!')) return failure{EINVAL, "rank 0: " + text.substr(1)};
   auto table = algorithm_table::parse(text);
   if (!table) return std::move(table).error();
-  messages.hold_meeting(text);
+  messages.accept_rejoins(text);
   auto made = std::unique_ptr<executor>(new executor(messages, *std::move(table)));
-  if (messages.is_elastic()) made->reunion_.emplace(messages);
+  if (messages.is_elastic()) made->rejoin_agreement_.emplace(messages);
   return made;
 }
 
@@ -94,7 +94,7 @@ executor::~executor() = default;
 
 result<running*> executor::prepare(collective kind) {
   const std::lock_guard lock(mutex_);
-  if (reunion_) note_losses();
+  if (rejoin_agreement_) note_losses();
   if (stopped_) return failure{stopped_->code, "collectives are stopped until all ranks restore them: " + stopped_->message};
   if (free_.empty()) {
     all_.push_back(std::make_unique<running>());
@@ -240,7 +240,7 @@ void executor::stop(int code, const std::string& reason) {
   }
   // Every rank tells every other one: the first that tells may itself be gone before it has told all. A rank that has come
   // back and not begun yet has nothing to tell.
-  const bool is_new = reunion_ && epoch_ == 0 && messages_.incarnation(own_.rank) > 1;
+  const bool is_new = rejoin_agreement_ && epoch_ == 0 && messages_.incarnation(own_.rank) > 1;
   for (int distance = 1; distance < own_.size; ++distance)
     if (const int peer = own_.after(distance); !is_new && messages_.peer_state(peer).ok())
       notices_.push_back(messages_.isend(peer, messaging::host_buffer(&notice_, sizeof notice_), tag_of(kNoticeTag),
@@ -256,7 +256,7 @@ void executor::look_for_notices() {
   if (stopped_) return;
   auto found = messages_.match(kAnySource, tag_of(kNoticeTag), kWholeTag, tag_space::collective);
   if (found.is_empty()) return;
-  notice_t notice;
+  failure_notice notice;
   auto received = messages_.receive(std::move(found), messaging::host_buffer(&notice, sizeof notice));
   if (!received.has_ended() || !received.outcome().ok()) return;
   const char* const reason = notice.code == ECONNRESET ? "a rank is gone" : "a collective failed or was abandoned there";
@@ -293,7 +293,7 @@ void executor::note_losses() {
 
 // Notices of the last epoch do not reach a rank that has the next one already: who stays stopped stops all once more.
 status executor::begin_anew(std::chrono::milliseconds limit) {
-  const auto agreed = reunion_->meet(epoch_, limit);
+  const auto agreed = rejoin_agreement_->run(epoch_, limit);
   if (!agreed) return agreed.error();
   const std::lock_guard lock(mutex_);
   notices_.clear();
@@ -315,7 +315,7 @@ status executor::restore(std::chrono::milliseconds limit) {
     const std::lock_guard lock(mutex_);
     stop(ECANCELED, format("rank %d restores them", own_.rank));
   }
-  if (reunion_) return begin_anew(limit);
+  if (rejoin_agreement_) return begin_anew(limit);
   if (auto done = meet_all(limit); !done) return done;
   const std::lock_guard lock(mutex_);
   discard_epoch();

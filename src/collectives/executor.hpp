@@ -34,7 +34,7 @@
 #include "collectives/algorithm_table.hpp"
 #include "collectives/algorithms.hpp"
 #include "collectives/device_combiner.hpp"
-#include "collectives/reunion.hpp"
+#include "collectives/rejoin_agreement.hpp"
 #include "messaging/bootstrap/bootstrap.hpp"
 #include "messaging/messenger.hpp"
 
@@ -160,11 +160,11 @@ class executor {
   std::vector<std::unique_ptr<running>> all_;
   std::vector<running*> free_;
   std::optional<failure> stopped_;
-  std::optional<reunion> reunion_;  // of an elastic job
+  std::optional<rejoin_agreement> rejoin_agreement_;  // of an elastic job
   std::uint64_t seen_losses_ = 0;
   bool has_no_combiner_ = false;  // not in this build, or not with this driver
   std::vector<messaging::request> notices_;
-  struct notice_t {
+  struct failure_notice {
     std::int32_t code = 0, rank = 0;
   } notice_;  // what the requests above send
   std::uint64_t epoch_ = 0, sequence_ = 0;

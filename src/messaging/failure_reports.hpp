@@ -26,12 +26,12 @@ class failure_reports {
     return made;
   }
   void report(int rank, failure_kind kind) {
-    untold_.push_back({rank, kind});
+    unreported_.push_back({rank, kind});
     tell();
   }
   // The rank is back: drops its failure if it has not been reported yet.
   void forget(int rank) {
-    std::erase_if(untold_, [&](const failed_peer& each) { return each.rank == rank; });
+    std::erase_if(unreported_, [&](const failed_peer& each) { return each.rank == rank; });
   }
   // Ends an operation of begin() with ECANCELED, unless it has already ended.
   void cancel(operation& op) {
@@ -45,15 +45,15 @@ class failure_reports {
     failure_kind kind;
   };
   void tell() {
-    for (; !waiting_.empty() && !untold_.empty(); waiting_.pop_front(), untold_.pop_front()) {
+    for (; !waiting_.empty() && !unreported_.empty(); waiting_.pop_front(), unreported_.pop_front()) {
       operation& ended = *waiting_.front();
-      ended.info.source = untold_.front().rank;
-      ended.info.tag = static_cast<std::uint64_t>(untold_.front().kind);
+      ended.info.source = unreported_.front().rank;
+      ended.info.tag = static_cast<std::uint64_t>(unreported_.front().kind);
       context_.end(ended, 0, {});
     }
   }
   messenger_context& context_;
-  std::deque<failed_peer> untold_;
+  std::deque<failed_peer> unreported_;
   std::deque<operation*> waiting_;
 };
 

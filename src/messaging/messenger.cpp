@@ -639,9 +639,9 @@ void messenger::drop_collective_messages(const std::function<bool(std::uint64_t)
   core_->messages_.drop_messages(tag_space::collective, is_unwanted);
 }
 
-void messenger::hold_meeting(std::string opening_text) {
+void messenger::accept_rejoins(std::string opening_text) {
   const std::lock_guard lock(core_->mutex_);
-  core_->returns_.hold_meeting(std::move(opening_text));
+  core_->returns_.accept_rejoins(std::move(opening_text));
 }
 
 bool messenger::is_gpu_shared(int ordinal) const {

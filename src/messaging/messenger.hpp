@@ -333,7 +333,7 @@ class messenger {
   void drop_collective_messages(const std::function<bool(std::uint64_t tag)>& is_unwanted);
   // All ranks must call it, after the last exchange of the bootstrap; from then on ranks may come back. `opening_text` of
   // rank 0 is sent to them when they open their collectives.
-  void hold_meeting(std::string opening_text);
+  void accept_rejoins(std::string opening_text);
   // Success: the peer is alive. EINVAL: no such rank. ECONNRESET: it is dead; the message says how that was noticed.
   status peer_state(int peer) const;
   // Whether another process of this host uses this GPU as well, as far as its messages show. -1: any GPU of this process.

@@ -56,8 +56,8 @@ struct peer_state {
   shm_queue queue_out, queue_in;  // same node
   wakeup::doorbell doorbell;      // same node
   bool has_light_barrier = false;
-  bool is_rung_in_vain = false;  // it sleeps and could not be woken yet
-  std::deque<packet*> unsent;    // packets that wait for room in the queue
+  bool is_wakeup_failed = false;  // it sleeps and could not be woken yet
+  std::deque<packet*> unsent;     // packets that wait for room in the queue
   // Credit: bounds the memory of messages that no receive has taken yet. The sender keeps the cost of its messages below the
   // limit of the receiver (`cost_limit` of that peer). The receiver checks `held_cost` too, because the sender is not
   // trusted.

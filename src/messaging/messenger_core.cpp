@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/text.hpp"
-#include "messaging/peer_introduction.hpp"
+#include "messaging/peer_handshake.hpp"
 #include "os/launcher_siblings.hpp"
 
 namespace pl::messaging {
@@ -35,9 +35,9 @@ status messenger_core::open(bootstrap& group) {
   if (context_.size > 1) {
     if (context_.options.use_cma || context_.options.use_channels) let_launcher_siblings_in();
     windows_.number_from(group.incarnation());
-    const auto introduced = returns_.introductions().introduce(group);
-    if (!introduced) return introduced.error();
-    do_all_calibrate_ = *introduced;
+    const auto connected = returns_.handshake().run(group);
+    if (!connected) return connected.error();
+    do_all_calibrate_ = *connected;
     if (group.stays_open()) returns_.open(group);
   }
   is_open_ = true;

@@ -160,15 +160,15 @@ status packet_channel::order_marks() const {
 void packet_channel::ring(peer_state& remote) {
   const std::uint32_t reasons = remote.queue_out.take_waiter();
   if (reasons == 0 || remote.doorbell.ring() || remote.is_lost) return;
-  remote.is_rung_in_vain = has_rung_in_vain_ = true;  // for example at the limit of open files
+  remote.is_wakeup_failed = has_failed_wakeup_ = true;  // for example at the limit of open files
 }
 
 void packet_channel::ring_again() {
-  has_rung_in_vain_ = false;
+  has_failed_wakeup_ = false;
   for (const int rank : queue_peers_) {
     auto& remote = context_.peer(rank);
-    remote.is_rung_in_vain = remote.is_rung_in_vain && !remote.is_lost && !remote.doorbell.ring();
-    has_rung_in_vain_ = has_rung_in_vain_ || remote.is_rung_in_vain;
+    remote.is_wakeup_failed = remote.is_wakeup_failed && !remote.is_lost && !remote.doorbell.ring();
+    has_failed_wakeup_ = has_failed_wakeup_ || remote.is_wakeup_failed;
   }
 }
 
@@ -306,7 +306,7 @@ bool packet_channel::advance_queues() {
     }
   }
   is_reading_ = false;
-  if (has_rung_in_vain_) ring_again();
+  if (has_failed_wakeup_) ring_again();
   return has_moved;
 }
 

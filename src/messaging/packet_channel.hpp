@@ -146,7 +146,7 @@ class packet_channel final : public network::listener {
   std::optional<shm_queue_set> send_queues_;
   std::map<int, shm_queue_set> renewed_queues_;  // by rank: instead of its part of `send_queues_`
   std::vector<int> queue_peers_;
-  bool has_rung_in_vain_ = false;
+  bool has_failed_wakeup_ = false;
   remote_data arriving_;
   std::deque<std::unique_ptr<control_packet>> controls_;
   control_packet* free_control_ = nullptr;

@@ -11,8 +11,8 @@
 namespace pl::messaging {
 namespace {
 
-constexpr std::uint64_t kRank0LookNs = 1'000'000;
-constexpr unsigned kRoundsBetweenRank0Looks = 64;
+constexpr std::uint64_t kRank0SearchNs = 1'000'000;
+constexpr unsigned kRoundsBetweenRank0Searches = 64;
 // A closed connection means that rank 0 has ended or is closing; its last messages say which.
 constexpr std::chrono::milliseconds kClosing{200};
 
@@ -36,15 +36,15 @@ readmission::readmission(messenger_context& context, packet_channel& channel, pe
       windows_(windows),
       barrier_(barrier),
       failures_(failures),
-      introducer_(context, channel, watch, windows),
-      mail_(context, messages),
-      host_(context, watch, mail_) {}
+      handshake_(context, channel, watch, windows),
+      rejoin_messages_(context, messages),
+      host_(context, watch, rejoin_messages_) {}
 
 void readmission::open(bootstrap& group) {
   is_open_ = true;
   context_.peer(context_.rank).incarnation = group.incarnation();
-  desk_ = group.returns();
-  meeting_rank_0_ = group.rank_0();
+  requests_ = group.returns();
+  group_rank_0_ = group.rank_0();
   last_rank_0_ = context_.peer(0).incarnation;
   if (group.incarnation() == 1) return;
   losses_ = 1;  // the loss of its predecessor: all ranks must start again
@@ -53,12 +53,12 @@ void readmission::open(bootstrap& group) {
     if (each.is_dead) failures_.report(each.rank, failure_kind::lost);
 }
 
-void readmission::hold_meeting(std::string opening_text) {
+void readmission::accept_rejoins(std::string opening_text) {
   opening_text_ = opening_text;
-  rank_0_ = meeting_rank_0_;
+  rank_0_ = group_rank_0_;
   if (rank_0_ != nullptr) context_.wake.watch(rank_0_->rank_0_descriptor());
-  if (desk_ == nullptr || host_.is_open()) return;
-  host_.open(*desk_, std::move(opening_text));
+  if (requests_ == nullptr || host_.is_open()) return;
+  host_.open(*requests_, std::move(opening_text));
   context_.wake.watch(host_.descriptor());
   for (const auto& each : context_.peers)
     if (each.is_dead) host_.on_lost(each.rank, each.has_left);
@@ -75,9 +75,9 @@ operation& readmission::begin() {
         "at all ranks");
   operation& made = context_.operations.take(kKind);
   made.peer = kAnySource;
-  if (!untold_.empty()) {
-    tell(made, untold_.front());
-    untold_.pop_front();
+  if (!unreported_.empty()) {
+    tell(made, unreported_.front());
+    unreported_.pop_front();
   } else {
     waiting_.push_back(&made);
     context_.wake.note();  // a sleeping thread must check the operations that wait
@@ -117,25 +117,26 @@ void readmission::give_up_coming() {
 
 void readmission::advance() {
   if (host_.is_open()) host_.advance();
-  if (rank_0_ != nullptr) look_for_rank_0();
-  while (auto letter = mail_.next()) take(*std::move(letter));
+  if (rank_0_ != nullptr) find_rank_0();
+  while (auto message = rejoin_messages_.next()) take(*std::move(message));
   if (coming_ && !coming_->first.empty() && !coming_->is_answered) consent();
 }
 
-void readmission::take(return_letter&& letter) {
-  using kind = return_letter::kind;
-  if (letter.rank < 0 || letter.rank >= context_.size || letter.rank == context_.rank) return;
-  switch (letter.type) {
+void readmission::take(rejoin_message&& message) {
+  using kind = rejoin_message::kind;
+  if (message.rank < 0 || message.rank >= context_.size || message.rank == context_.rank) return;
+  switch (message.type) {
     case kind::step:
-      if (letter.source == 0) take_step(std::move(letter));
+      if (message.source == 0) take_step(std::move(message));
       return;
     case kind::answer:
-      return host_.take_answer(std::move(letter));
+      return host_.take_answer(std::move(message));
     case kind::abort:
-      if (letter.source == 0) drop(letter);
+      if (message.source == 0) drop(message);
       return;
     case kind::gone:
-      if (letter.source == 0) report(letter.rank, letter.incarnation, "has ended: rank 0 has noticed it", letter.step != 0);
+      if (message.source == 0)
+        report(message.rank, message.incarnation, "has ended: rank 0 has noticed it", message.step != 0);
       return;
   }
 }
@@ -147,25 +148,26 @@ void readmission::report(int rank, std::uint32_t incarnation, const char* reason
   watch_.report(rank, reason);
 }
 
-void readmission::take_step(return_letter&& letter) {
-  const bool is_due = coming_ && coming_->rank == letter.rank && coming_->incarnation == letter.incarnation;
-  if (letter.step == 1) {
-    if (letter.rank != 0) give_up_coming();
-    coming_ = arrival{letter.rank, letter.incarnation};
+void readmission::take_step(rejoin_message&& message) {
+  const bool is_due = coming_ && coming_->rank == message.rank && coming_->incarnation == message.incarnation;
+  if (message.step == 1) {
+    if (message.rank != 0) give_up_coming();
+    coming_ = arrival{message.rank, message.incarnation};
     // Rank 0 knows of the end before this process has detected it on a connection.
-    report(letter.rank, context_.peer(letter.rank).incarnation, "is replaced by a new process", false);
+    report(message.rank, context_.peer(message.rank).incarnation, "is replaced by a new process", false);
     return answer(1, own_host());
   }
   if (!is_due) return;
-  if (letter.step == 2) coming_->first = std::move(letter.part);
-  if (letter.step == 3) answer(3, introducer_.answer_second(context_.peer(letter.rank), letter.part));
-  if (letter.step == kReturnSteps) complete();
+  if (message.step == 2) coming_->first = std::move(message.part);
+  if (message.step == 3) answer(3, handshake_.answer_second(context_.peer(message.rank), message.part));
+  if (message.step == kReturnSteps) complete();
 }
 
 // Answers rank 0, which may itself be coming back and then cannot receive messages yet.
 void readmission::answer(std::uint32_t step, byte_string part) {
   if (coming_->rank == 0) return rank_0_->answer_rank_0(step, part);
-  mail_.send(0, {return_letter::kind::answer, coming_->rank, coming_->incarnation, step, context_.rank, std::move(part)});
+  rejoin_messages_.send(
+      0, {rejoin_message::kind::answer, coming_->rank, coming_->incarnation, step, context_.rank, std::move(part)});
 }
 
 // ---- The return of rank 0, at other ranks
@@ -175,11 +177,11 @@ int readmission::descriptor() const noexcept {
   return host_.is_open() ? host_.descriptor() : -1;
 }
 
-void readmission::look_for_rank_0() {
+void readmission::find_rank_0() {
   const auto& zero = context_.peer(0);
-  if (!zero.is_dead && !closing_ && ++rounds_ % kRoundsBetweenRank0Looks != 0) return;
+  if (!zero.is_dead && !closing_ && ++rounds_ % kRoundsBetweenRank0Searches != 0) return;
   const auto now = monotonic_ns();
-  if (now - looked_ns_ < kRank0LookNs) return;
+  if (now - looked_ns_ < kRank0SearchNs) return;
   looked_ns_ = now;
   while (auto event = rank_0_->poll_rank_0()) take_rank_0(*std::move(event));
   if (closing_ && closing_->has_reached(kClosing)) {
@@ -190,16 +192,16 @@ void readmission::look_for_rank_0() {
   // Does not search for rank 0 without consent, so that a process that is ending does not disturb a new job at the same
   // address.
   if (!lets_all_ && waiting_.empty()) {
-    must_look_ = false;
-    if (rank_0_->is_looking_for_rank_0()) rank_0_->stop_looking_for_rank_0();
+    must_search_ = false;
+    if (rank_0_->is_finding_rank_0()) rank_0_->stop_finding_rank_0();
     return;
   }
-  if (!must_look_ && rank_0_->is_looking_for_rank_0() && told_losses_ == losses_) return;
+  if (!must_search_ && rank_0_->is_finding_rank_0() && reported_losses_ == losses_) return;
   survivor_claim claim;
   for (const auto& each : context_.peers) claim.ranks.push_back({each.incarnation, each.is_dead && each.rank != 0});
   claim.ranks.front().incarnation = last_rank_0_;
-  told_losses_ = losses_;
-  must_look_ = !rank_0_->look_for_rank_0(std::move(claim));
+  reported_losses_ = losses_;
+  must_search_ = !rank_0_->find_rank_0(std::move(claim));
 }
 
 void readmission::take_rank_0(rank_0_event&& event) {
@@ -215,7 +217,7 @@ void readmission::take_rank_0(rank_0_event&& event) {
       return;
     case kind::step:
       if (coming_ && coming_->rank == 0)
-        take_step({return_letter::kind::step, 0, coming_->incarnation, number, 0, std::move(event.data)});
+        take_step({rejoin_message::kind::step, 0, coming_->incarnation, number, 0, std::move(event.data)});
       return;
     case kind::gone:
       if (coming_ && coming_->rank == 0) give_up_coming();
@@ -262,7 +264,7 @@ void readmission::consent() {
   rendezvous_.admit(one.rank);
   windows_.admit(one.rank);
   watch_.forget(one.rank);
-  auto first = introducer_.answer_first(remote, one.first);
+  auto first = handshake_.answer_first(remote, one.first);
   answer(2, first ? *std::move(first) : byte_string{});
 }
 
@@ -275,20 +277,20 @@ void readmission::complete() {
   remote.is_dead = remote.is_lost = false;
   remote.loss.clear();
   remote.incarnation = one.incarnation;
-  if (introducer_.is_on_node(one.first)) watch_.add(one.rank, remote.pid);
+  if (handshake_.is_on_node(one.first)) watch_.add(one.rank, remote.pid);
   failures_.forget(one.rank);
   barrier_.abandon();
   if (one.rank != 0)
-    mail_.send(0, {return_letter::kind::answer, one.rank, one.incarnation, kReturnSteps, context_.rank, {}});
+    rejoin_messages_.send(0, {rejoin_message::kind::answer, one.rank, one.incarnation, kReturnSteps, context_.rank, {}});
   context_.wake.note();
   const known_return done{one.rank, one.incarnation};
   if (one.waiter != nullptr) tell(*one.waiter, done);
-  else if (!lets_all_) untold_.push_back(done);
+  else if (!lets_all_) unreported_.push_back(done);
 }
 
-void readmission::drop(const return_letter& letter) {
-  if (coming_ && coming_->rank == letter.rank && coming_->incarnation == letter.incarnation) give_up_coming();
-  report(letter.rank, letter.incarnation, "ended while it was coming back", false);
+void readmission::drop(const rejoin_message& message) {
+  if (coming_ && coming_->rank == message.rank && coming_->incarnation == message.incarnation) give_up_coming();
+  report(message.rank, message.incarnation, "ended while it was coming back", false);
 }
 
 }  // namespace pl::messaging

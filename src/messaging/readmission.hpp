@@ -20,7 +20,7 @@
 #include "base/attended_time.hpp"
 #include "messaging/barrier.hpp"
 #include "messaging/failure_reports.hpp"
-#include "messaging/peer_introduction.hpp"
+#include "messaging/peer_handshake.hpp"
 #include "messaging/return_host.hpp"
 #include "messaging/rndv.hpp"
 
@@ -30,12 +30,12 @@ class readmission {
  public:
   readmission(messenger_context& context, packet_channel& channel, peer_watch& watch, rendezvous& transfers,
               tagged_messages& messages, direct_windows& windows, dissemination_barrier& barrier, failure_reports& failures);
-  introducer& introductions() noexcept { return introducer_; }
-  // Call it in an elastic job after all ranks have introduced themselves.
+  peer_handshake& handshake() noexcept { return handshake_; }
+  // Call it in an elastic job after all ranks have exchanged their peer_info.
   void open(bootstrap& group);
   bool is_open() const noexcept { return is_open_; }
   // Call it after the last exchange of opening. From then on, rank 0 accepts processes that come back.
-  void hold_meeting(std::string opening_text);
+  void accept_rejoins(std::string opening_text);
 
   // Begins an operation that succeeds when a rank is back: `info.source` is the rank, `info.tag` its incarnation.
   operation& begin();
@@ -52,7 +52,7 @@ class readmission {
 
   void advance();
   void on_lost(const peer_state& lost);
-  bool must_poll() const noexcept { return (host_.is_open() && host_.is_busy()) || closing_ || must_look_; }
+  bool must_poll() const noexcept { return (host_.is_open() && host_.is_busy()) || closing_ || must_search_; }
   // Readable when a process asks to come back, or rank 0 ends or comes back. -1: there is no such descriptor.
   int descriptor() const noexcept;
 
@@ -60,7 +60,7 @@ class readmission {
   struct arrival {
     int rank = -1;
     std::uint32_t incarnation = 0;
-    byte_string first{};          // its first introduction
+    byte_string first{};          // its first peer_info
     bool is_answered = false;     // this process has consented
     operation* waiter = nullptr;  // the operation that consents
   };
@@ -68,17 +68,17 @@ class readmission {
     int rank;
     std::uint32_t incarnation;
   };
-  void take(return_letter&& letter);
-  void take_step(return_letter&& letter);
+  void take(rejoin_message&& message);
+  void take_step(rejoin_message&& message);
   void give_up_coming();
-  void look_for_rank_0();
+  void find_rank_0();
   void take_rank_0(rank_0_event&& event);
   void answer(std::uint32_t step, byte_string part);
   void consent();
   bool is_quiet(int rank) { return count_busy(rank) == 0; }
   unsigned count_busy(int rank);
   void complete();
-  void drop(const return_letter& letter);
+  void drop(const rejoin_message& message);
   void report(int rank, std::uint32_t incarnation, const char* reason, bool has_left);
   void tell(operation& op, const known_return& one);
 
@@ -90,24 +90,24 @@ class readmission {
   direct_windows& windows_;
   dissemination_barrier& barrier_;
   failure_reports& failures_;
-  introducer introducer_;
-  return_mail mail_;
+  peer_handshake handshake_;
+  rejoin_messages rejoin_messages_;
   return_host host_;
-  return_desk* desk_ = nullptr;            // of rank 0
-  rank_0_desk* meeting_rank_0_ = nullptr;  // of the others
-  rank_0_desk* rank_0_ = nullptr;  // the same, after opening; until then its messages belong to the exchanges of opening
+  rejoin_requests* requests_ = nullptr;    // of rank 0
+  rank_0_search* group_rank_0_ = nullptr;  // of the others
+  rank_0_search* rank_0_ = nullptr;  // the same, after opening; until then its messages belong to the exchanges of opening
   std::string opening_text_;
   std::optional<attended_time> closing_;  // since rank 0's connection has ended
   std::uint32_t last_rank_0_ = 1;         // the last known incarnation of rank 0
-  std::uint64_t told_losses_ = 0;         // losses that the hello to a new process of rank 0 reports
-  bool must_look_ = false;                // the search for a new process of rank 0 must start
+  std::uint64_t reported_losses_ = 0;     // losses that the hello to a new process of rank 0 reports
+  bool must_search_ = false;              // the search for a new process of rank 0 must start
   std::uint64_t looked_ns_ = 0;
   unsigned rounds_ = 0;
   bool is_open_ = false, lets_all_ = false;
   std::uint64_t losses_ = 0;
   std::optional<arrival> coming_;
   std::deque<operation*> waiting_;
-  std::deque<known_return> untold_;
+  std::deque<known_return> unreported_;
 };
 
 }  // namespace pl::messaging

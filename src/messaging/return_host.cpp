@@ -16,7 +16,7 @@ constexpr unsigned kRoundsBetweenLooks = 64;
 // A closed connection means that a process has ended or is closing; its last messages say which.
 constexpr std::chrono::milliseconds kLeaving{200};
 // Time limit for a process that asks for a rank whose process seems alive, because its end may not have been detected yet.
-constexpr std::chrono::milliseconds kDoubt{3000};
+constexpr std::chrono::milliseconds kSuspectAfter{3000};
 constexpr std::uint64_t kHeartbeatNs = 1000 * kMillisecond;
 
 }  // namespace
@@ -26,14 +26,14 @@ void return_host::advance() {
   const auto now = monotonic_ns();
   if (now - looked_ns_ < kDeskNs) return;
   looked_ns_ = now;
-  while (auto event = desk_->poll()) take_event(*std::move(event));
+  while (auto event = requests_->poll()) take_event(*std::move(event));
   for (auto each = leaving_.begin(); each != leaving_.end();) {
     const bool is_due = each->second.has_reached(kLeaving);
     if (is_due && !context_.peer(each->first).is_dead)
       watch_.report(each->first, "has ended: its connection with rank 0 is closed");
     each = is_due ? leaving_.erase(each) : std::next(each);
   }
-  if (!current_ && !asking_.empty()) look_at_asking(now);
+  if (!current_ && !asking_.empty()) check_requests(now);
   if (current_) look_at_answers(now);
 }
 
@@ -49,7 +49,7 @@ void return_host::take_event(return_event&& event) {
         std::vector<byte_string> all(context_.peers.size());
         const auto text = std::as_bytes(std::span(opening_text_));
         all.front().assign(text.begin(), text.end());
-        return desk_->answer(event.rank, all);
+        return requests_->answer(event.rank, all);
       }
     case return_event::kind::gone:
       if (is_current) return give_up({ECONNRESET, "it has ended"});
@@ -58,17 +58,17 @@ void return_host::take_event(return_event&& event) {
   }
 }
 
-void return_host::look_at_asking(std::uint64_t now) {
+void return_host::check_requests(std::uint64_t now) {
   for (auto& [asking, asked] : asking_) {
     const int rank = asking;
     if (context_.peer(rank).is_dead) return begin(rank, now);
     // An end that was detected in this round takes effect in the next one.
-    if (!asked.has_reached(kDoubt) || leaving_.contains(rank) || watch_.has_ended(context_.peer(rank))) continue;
-    desk_->refuse(rank,
-                  {EEXIST, format("rank %d is alive (process %d%s): two processes cannot be one rank. If it hangs or is "
-                                  "stopped, end it first",
-                                  rank, static_cast<int>(context_.peer(rank).pid),
-                                  context_.peer(rank).is_same_node ? "" : " of another host")});
+    if (!asked.has_reached(kSuspectAfter) || leaving_.contains(rank) || watch_.has_ended(context_.peer(rank))) continue;
+    requests_->refuse(rank,
+                      {EEXIST, format("rank %d is alive (process %d%s): two processes cannot be one rank. If it hangs or is "
+                                      "stopped, end it first",
+                                      rank, static_cast<int>(context_.peer(rank).pid),
+                                      context_.peer(rank).is_same_node ? "" : " of another host")});
     asking_.erase(rank);
     return;
   }
@@ -78,7 +78,7 @@ void return_host::begin(int rank, std::uint64_t now) {
   asking_.erase(rank);
   leaving_.erase(rank);
   auto& last = last_incarnation_.try_emplace(rank, 1u).first->second;
-  if (!desk_->admit(rank, last + 1)) return;
+  if (!requests_->admit(rank, last + 1)) return;
   ++last;
   current_ = admission{rank, last};
   current_->heartbeat_ns = now;
@@ -89,15 +89,16 @@ void return_host::begin_step(byte_string part) {
   if (++one.step > kReturnSteps) return;
   one.parts.assign(context_.peers.size(), std::nullopt);
   one.parts[static_cast<std::size_t>(one.rank)] = part;
-  const return_letter letter{return_letter::kind::step, one.rank, one.incarnation, one.step, context_.rank, std::move(part)};
-  for_each_living([&](int rank) { mail_.send(rank, letter); });
-  mail_.send(context_.rank, letter);
+  const rejoin_message message{
+      rejoin_message::kind::step, one.rank, one.incarnation, one.step, context_.rank, std::move(part)};
+  for_each_living([&](int rank) { rejoin_messages_.send(rank, message); });
+  rejoin_messages_.send(context_.rank, message);
 }
 
-void return_host::take_answer(return_letter&& letter) {
-  const bool is_due = current_ && current_->rank == letter.rank && current_->incarnation == letter.incarnation &&
-                      current_->step == letter.step && !current_->parts.empty();
-  if (is_due) current_->parts[static_cast<std::size_t>(letter.source)] = std::move(letter.part);
+void return_host::take_answer(rejoin_message&& message) {
+  const bool is_due = current_ && current_->rank == message.rank && current_->incarnation == message.incarnation &&
+                      current_->step == message.step && !current_->parts.empty();
+  if (is_due) current_->parts[static_cast<std::size_t>(message.source)] = std::move(message.part);
 }
 
 void return_host::look_at_answers(std::uint64_t now) {
@@ -110,14 +111,14 @@ void return_host::look_at_answers(std::uint64_t now) {
     is_whole = is_whole && part;
   }
   if (is_whole) return end_step();
-  if (one.waited.has_reached(std::chrono::milliseconds(desk_->timeout_ms())))
+  if (one.waited.has_reached(std::chrono::milliseconds(requests_->timeout_ms())))
     return give_up(
         {ETIMEDOUT, format("rank %d was not taken back by rank %s within %u s: they call "
                            "peerlane_comm_await_return() or peerlane_comm_restore_collectives(), and make progress",
-                           one.rank, missing().c_str(), desk_->timeout_ms() / 1000)});
+                           one.rank, missing().c_str(), requests_->timeout_ms() / 1000)});
   if (now - one.heartbeat_ns < kHeartbeatNs) return;
   one.heartbeat_ns = now;
-  desk_->ask_for_patience(one.rank);
+  requests_->extend_time_limit(one.rank);
 }
 
 void return_host::end_step() {
@@ -127,7 +128,7 @@ void return_host::end_step() {
   one.parts.clear();
   const bool is_last = one.step == kReturnSteps;
   if (is_last) all.front() = incarnations();
-  desk_->answer(one.rank, all);
+  requests_->answer(one.rank, all);
   if (is_last) current_.reset();
 }
 
@@ -142,10 +143,10 @@ byte_string return_host::incarnations() const {
 
 void return_host::give_up(const failure& reason) {
   const auto ended = *std::exchange(current_, std::nullopt);
-  desk_->dismiss(ended.rank, reason);
-  const return_letter letter{return_letter::kind::abort, ended.rank, ended.incarnation, ended.step, context_.rank};
-  for_each_living([&](int rank) { mail_.send(rank, letter); });
-  mail_.send(context_.rank, letter);
+  requests_->dismiss(ended.rank, reason);
+  const rejoin_message message{rejoin_message::kind::abort, ended.rank, ended.incarnation, ended.step, context_.rank};
+  for_each_living([&](int rank) { rejoin_messages_.send(rank, message); });
+  rejoin_messages_.send(context_.rank, message);
 }
 
 std::string return_host::awaited(int rank) const {
@@ -169,9 +170,9 @@ std::string return_host::missing() const {
 // Tells the others, which may have no connection on which they could detect it.
 void return_host::on_lost(int rank, bool has_left) {
   leaving_.erase(rank);
-  return_letter letter{return_letter::kind::gone, rank, context_.peer(rank).incarnation};
-  letter.step = has_left ? 1 : 0;
-  for_each_living([&](int other) { mail_.send(other, letter); });
+  rejoin_message message{rejoin_message::kind::gone, rank, context_.peer(rank).incarnation};
+  message.step = has_left ? 1 : 0;
+  for_each_living([&](int other) { rejoin_messages_.send(other, message); });
 }
 
 }  // namespace pl::messaging

@@ -17,33 +17,33 @@
 #include <vector>
 
 #include "base/attended_time.hpp"
-#include "messaging/bootstrap/return_desk.hpp"
+#include "messaging/bootstrap/rejoin_requests.hpp"
 #include "messaging/peer_watch.hpp"
-#include "messaging/return_mail.hpp"
+#include "messaging/rejoin_messages.hpp"
 
 namespace pl::messaging {
 
 class return_host {
  public:
-  return_host(messenger_context& context, peer_watch& watch, return_mail& mail)
-      : context_(context), watch_(watch), mail_(mail) {}
+  return_host(messenger_context& context, peer_watch& watch, rejoin_messages& messages)
+      : context_(context), watch_(watch), rejoin_messages_(messages) {}
   // `opening_text`: sent to a process that has come back when it opens its collectives.
-  void open(return_desk& desk, std::string opening_text) {
-    desk_ = &desk;
+  void open(rejoin_requests& requests, std::string opening_text) {
+    requests_ = &requests;
     opening_text_ = std::move(opening_text);
-    const auto last = desk.last_incarnations();
+    const auto last = requests.last_incarnations();
     for (std::size_t rank = 0; rank < last.size(); ++rank) last_incarnation_[static_cast<int>(rank)] = last[rank];
   }
-  bool is_open() const noexcept { return desk_ != nullptr; }
+  bool is_open() const noexcept { return requests_ != nullptr; }
 
   void advance();
-  void take_answer(return_letter&& letter);
+  void take_answer(rejoin_message&& message);
   void on_lost(int rank, bool has_left);
   // For error messages: what the return of a lost rank waits for.
   std::string awaited(int rank) const;
   // True: progress depends on calls of advance().
   bool is_busy() const noexcept { return current_ || !asking_.empty() || !leaving_.empty(); }
-  int descriptor() const noexcept { return desk_->descriptor(); }
+  int descriptor() const noexcept { return requests_->descriptor(); }
 
  private:
   struct admission {
@@ -56,7 +56,7 @@ class return_host {
   };
   void take_event(return_event&& event);
   void begin_step(byte_string part);
-  void look_at_asking(std::uint64_t now);
+  void check_requests(std::uint64_t now);
   void begin(int rank, std::uint64_t now);
   void look_at_answers(std::uint64_t now);
   void end_step();
@@ -71,8 +71,8 @@ class return_host {
 
   messenger_context& context_;
   peer_watch& watch_;
-  return_mail& mail_;
-  return_desk* desk_ = nullptr;
+  rejoin_messages& rejoin_messages_;
+  rejoin_requests* requests_ = nullptr;
   std::map<int, attended_time> asking_;   // for how long
   std::map<int, attended_time> leaving_;  // ranks whose connection has ended: for how long
   std::map<int, std::uint32_t> last_incarnation_;

@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kBacklog = 64;
 // Visitors at a time, and how long each has for its question: who asks nothing holds nobody up.
-constexpr std::size_t kMaxVisitors = 64;
+constexpr std::size_t kMaxConnections = 64;
 constexpr std::uint64_t kPatienceNs = 1'000'000'000;
 
 struct question {
@@ -75,7 +75,7 @@ bool receive_whole(int socket, T& message, int limit_ms) {
 }  // namespace
 
 // Who has connected, and what has come of its question.
-struct memory_handover::visitor {
+struct memory_handover::joining_process {
   unique_fd socket;
   std::uint64_t since_ns = 0;
   question asked;
@@ -109,28 +109,29 @@ memory_handover::~memory_handover() {
 void memory_handover::run() {
   constexpr int kBetweenLooksMs = 100;
   pthread_setname_np(pthread_self(), "pl-handover");
-  std::vector<visitor> visitors;
+  std::vector<joining_process> connections;
   std::vector<pollfd> asked;
   for (;;) {
-    const bool is_full = visitors.size() == kMaxVisitors;
+    const bool is_full = connections.size() == kMaxConnections;
     asked.assign({{stop_.get(), POLLIN, 0}, {is_full ? -1 : listener_.get(), POLLIN, 0}});
-    for (const visitor& one : visitors) asked.push_back({one.socket.get(), POLLIN, 0});
-    if (::poll(asked.data(), asked.size(), visitors.empty() ? -1 : kBetweenLooksMs) < 0 && errno != EINTR) return;
+    for (const joining_process& one : connections) asked.push_back({one.socket.get(), POLLIN, 0});
+    if (::poll(asked.data(), asked.size(), connections.empty() ? -1 : kBetweenLooksMs) < 0 && errno != EINTR) return;
     if (asked[0].revents != 0) return;
-    for (std::size_t i = 0; i < visitors.size(); ++i)
-      if (asked[2 + i].revents != 0) listen(visitors[i]);
+    for (std::size_t i = 0; i < connections.size(); ++i)
+      if (asked[2 + i].revents != 0) listen(connections[i]);
     const std::uint64_t now_ns = monotonic_ns();
-    std::erase_if(visitors, [now_ns](const visitor& one) { return one.is_over || now_ns - one.since_ns > kPatienceNs; });
+    std::erase_if(connections,
+                  [now_ns](const joining_process& one) { return one.is_over || now_ns - one.since_ns > kPatienceNs; });
     if (asked[1].revents == 0) continue;
-    visitor made{
+    joining_process made{
         unique_fd(real_device_io(), ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)), now_ns, {}, 0, false};
     if (!made.socket && (errno == EMFILE || errno == ENFILE)) usleep(10'000);  // it stays readable
-    if (made.socket && messaging::is_same_user(made.socket.get())) visitors.push_back(std::move(made));
+    if (made.socket && messaging::is_same_user(made.socket.get())) connections.push_back(std::move(made));
   }
 }
 
 // Without waiting.
-void memory_handover::listen(visitor& guest) const {
+void memory_handover::listen(joining_process& guest) const {
   const ssize_t got = ::recv(guest.socket.get(), reinterpret_cast<char*>(&guest.asked) + guest.have_bytes,
                              sizeof guest.asked - guest.have_bytes, MSG_DONTWAIT);
   if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;

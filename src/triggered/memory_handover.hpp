@@ -45,9 +45,9 @@ class memory_handover {
 
  private:
   memory_handover(lookup find, const name& own) : find_(std::move(find)), name_(own) {}
-  struct visitor;
+  struct joining_process;
   void run();
-  void listen(visitor& guest) const;
+  void listen(joining_process& guest) const;
   void answer(int socket, std::uint32_t number) const;
 
   const lookup find_;

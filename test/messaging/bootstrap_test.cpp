@@ -332,16 +332,16 @@ TEST_F(meeting_by, the_key_of_a_launcher) {
 }
 
 TEST_F(meeting_by, what_is_not_enough) {
-  EXPECT_EQ(plan_meeting({}).code(), ENODATA);
-  EXPECT_EQ(plan_meeting(options_of(2, 2, "host:1")).code(), EINVAL);
-  EXPECT_EQ(plan_meeting(options_of(-1, 2, "host:1")).code(), EINVAL);
-  EXPECT_EQ(plan_meeting(options_of(1, 2, "")).code(), EINVAL);
+  EXPECT_EQ(plan_bootstrap({}).code(), ENODATA);
+  EXPECT_EQ(plan_bootstrap(options_of(2, 2, "host:1")).code(), EINVAL);
+  EXPECT_EQ(plan_bootstrap(options_of(-1, 2, "host:1")).code(), EINVAL);
+  EXPECT_EQ(plan_bootstrap(options_of(1, 2, "")).code(), EINVAL);
   EXPECT_EQ(open_bootstrap(options_of(0, 2, "file:")).code(), EINVAL);
   EXPECT_EQ(open_bootstrap(options_of(1, 2, "12345")).code(), EINVAL);
   set("PEERLANE_LINK_SIZE", "4");
   set("PEERLANE_LINK_RANK", "3");
   set("PEERLANE_LINK_RENDEZVOUS", "node7:5000");
-  const auto plan = plan_meeting({});
+  const auto plan = plan_bootstrap({});
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->rank, 3);
   EXPECT_EQ(plan->size, 4);

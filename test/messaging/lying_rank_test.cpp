@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "messaging/peer_introduction.hpp"
+#include "messaging/peer_handshake.hpp"
 #include "messaging/rndv_frame.hpp"
 #include "messaging/transport/ucx_fabric.hpp"
 #include "test/messaging/job.hpp"
@@ -45,12 +45,12 @@ class liar final : public bootstrap {
   result<std::vector<byte_string>> all_gather(std::span<const std::byte> mine) override {
     byte_string own(mine.begin(), mine.end()), theirs = own;
     if (mine.empty()) return std::vector<byte_string>{own, theirs};
-    introduction said;
+    peer_info said;
     std::memcpy(static_cast<void*>(&said), own.data(), sizeof said);
     said.node.pid_namespace += 1;
     said.rails = 1;
     if (said.is_ready != 0) {
-      constexpr std::size_t kBeforeAddress = sizeof(introduction) + 2;
+      constexpr std::size_t kBeforeAddress = sizeof(peer_info) + 2;
       auto made = ucx_fabric::open({}, 2, ears);
       if (!made) return std::move(made).error();
       worker = *std::move(made);

@@ -32,10 +32,10 @@ std::unique_ptr<group> star(std::unique_ptr<messaging::star_channel> channel, co
   return std::make_unique<group>(std::make_unique<messaging::star_exchange>(std::move(channel), options.timeout_s));
 }
 
-result<std::unique_ptr<group>> by_meeting(messaging::meeting meeting, const group_options& options) {
-  meeting.timeout_s = options.timeout_s;
-  meeting.report = [](const std::string& line) { std::fprintf(stderr, "bandwidth: %s\n", line.c_str()); };
-  auto channel = messaging::meet(meeting);
+result<std::unique_ptr<group>> by_bootstrap(messaging::job_settings settings, const group_options& options) {
+  settings.timeout_s = options.timeout_s;
+  settings.report = [](const std::string& line) { std::fprintf(stderr, "bandwidth: %s\n", line.c_str()); };
+  auto channel = messaging::meet(settings);
   if (!channel) return channel.error();
   return star(std::move(*channel), options);
 }
@@ -54,11 +54,11 @@ result<std::unique_ptr<group>> by_launcher(const messaging::launcher& launcher, 
         format("%s has started ranks on several hosts and MPI cannot be used (%s); add --rendezvous HOST:PORT, a free "
                "port of rank 0's host, to the same command",
                launcher.name.c_str(), reason.c_str())};
-  messaging::meeting meeting;
-  meeting.rendezvous = messaging::local_endpoint(launcher.job_key);
-  meeting.rank = launcher.rank;
-  meeting.size = launcher.size;
-  return by_meeting(std::move(meeting), options);
+  messaging::job_settings settings;
+  settings.rendezvous = messaging::local_endpoint(launcher.job_key);
+  settings.rank = launcher.rank;
+  settings.size = launcher.size;
+  return by_bootstrap(std::move(settings), options);
 }
 
 status check(const group_options& options, int nodes, int rank) {
@@ -84,15 +84,15 @@ result<std::unique_ptr<group>> open_unnamed(const group_options& options) {
     if (launcher.size == nodes && launcher.rank == rank) return by_launcher(launcher, options);
     return failure{EINVAL, format("--nodes %d: where do they meet? %s", nodes, kByHand)};
   }
-  messaging::meeting meeting;
+  messaging::job_settings settings;
   auto endpoint = messaging::parse_endpoint(options.rendezvous);
   if (!endpoint) return endpoint.error();
-  meeting.rendezvous = std::move(*endpoint);
-  meeting.rank = rank;
-  meeting.size = nodes;
+  settings.rendezvous = std::move(*endpoint);
+  settings.rank = rank;
+  settings.size = nodes;
   // Ranks left from an earlier run look for the same port.
-  if (options.nodes == 0 && launcher.is_key_global) meeting.job = launcher.job_number();
-  return by_meeting(std::move(meeting), options);
+  if (options.nodes == 0 && launcher.is_key_global) settings.job = launcher.job_number();
+  return by_bootstrap(std::move(settings), options);
 }
 
 }  // namespace

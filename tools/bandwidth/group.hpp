@@ -27,7 +27,7 @@ class group {
   status barrier() { return exchange_ ? exchange_->barrier() : status(); }
   // A barrier without a time limit, for ranks that have nothing to do while another works for long. A dead rank still ends
   // it.
-  status patient_barrier() { return exchange_ ? exchange_->patient_barrier() : status(); }
+  status slow_barrier() { return exchange_ ? exchange_->slow_barrier() : status(); }
   // `mine` of every rank, by rank; lengths may differ.
   result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine);
 

@@ -72,7 +72,7 @@ int bandwidth_session::run(const std::vector<selected>& selection) {
   }
   progress_.reset();
   if (talks()) write_files();
-  if (parts_.ranks != nullptr) tools::must(parts_.ranks->patient_barrier());
+  if (parts_.ranks != nullptr) tools::must(parts_.ranks->slow_barrier());
   // Rank 0 reports for all ranks: a launcher takes any other rank's failure for a crash.
   return talks() ? exit_code() : tools::kExitOk;
 }

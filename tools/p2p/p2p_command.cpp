@@ -214,7 +214,7 @@ int run_with_peer(const settings& asked, const tools::invocation& call) {
 
 // Ranks of a launcher find each other as the library's programs do; through the launcher's MPI if that is opened anyway, or
 // if they run on several hosts without other means.
-int run_launched(const settings& asked, const tools::invocation& call, const messaging::meeting_plan& plan) {
+int run_launched(const settings& asked, const tools::invocation& call, const messaging::bootstrap_plan& plan) {
   const bool needs_mpi = asks_for_mpi(asked) || (plan.rendezvous.empty() && plan.launched_by.starts_mpi &&
                                                  plan.launched_by.ranks_here != plan.size);
   way_in way;
@@ -252,7 +252,7 @@ int run_p2p(const invocation& call) {
   const settings& asked = parsed.asked;
   if (!asked.listen.empty() || !asked.peer.empty()) return p2p::run_with_peer(asked, call);
   // Without a launcher, or variables that replace one, the processes are started here.
-  const auto plan = messaging::plan_meeting({});
+  const auto plan = messaging::plan_bootstrap({});
   const bool nobody_says = plan.code() == ENODATA;
   if (!plan && asked.launch != settings::launch_kind::fork &&
       (!nobody_says || asked.launch == settings::launch_kind::environment))

@@ -13,14 +13,14 @@ using namespace pl::mpi;
 namespace {
 
 // What each rank tells all others before the window is made. Plain bytes.
-struct introduction {
+struct window_info {
   std::int64_t size = 0, unit = 1;
   std::int32_t is_device = 0, is_exported = 0, has_failed = 0;
   exported_memory memory;
 };
 
-bool is_any(const std::vector<introduction>& all, std::int32_t introduction::*flag) {
-  return std::any_of(all.begin(), all.end(), [&](const introduction& one) { return one.*flag != 0; });
+bool is_any(const std::vector<window_info>& all, std::int32_t window_info::*flag) {
+  return std::any_of(all.begin(), all.end(), [&](const window_info& one) { return one.*flag != 0; });
 }
 
 template <class Value>
@@ -32,8 +32,8 @@ int tell_all(MPI_Comm comm, const Value* own, std::size_t n, std::vector<Value>&
   return PMPI_Allgather(own, bytes, byte_type(), all.data(), bytes, byte_type(), comm);
 }
 
-introduction introduce(void* base, MPI_Aint size, MPI_Aint unit) {
-  introduction own;
+window_info describe_window(void* base, MPI_Aint size, MPI_Aint unit) {
+  window_info own;
   own.size = size;
   own.unit = unit;
   own.is_device = size > 0 && on_device(base) ? 1 : 0;
@@ -67,7 +67,7 @@ std::optional<MPI_Comm> on_one_host(MPI_Comm comm) {
 }
 
 // Maps the others' memory. A rank's memory is direct only if every rank has mapped it. An MPI code.
-int open_targets(window& made, const std::vector<introduction>& all, MPI_Comm comm, bool is_one_host) {
+int open_targets(window& made, const std::vector<window_info>& all, MPI_Comm comm, bool is_one_host) {
   const std::size_t n = all.size();
   std::vector<std::uint8_t> own(n), everyone;
   const auto own_memory =
@@ -181,7 +181,7 @@ class info_of_window {
 
 // `call` makes MPI's window of the memory that it is given.
 template <class Call>
-int make_window(window& made, const std::vector<introduction>& all, MPI_Info info, MPI_Comm comm, Call call) {
+int make_window(window& made, const std::vector<window_info>& all, MPI_Info info, MPI_Comm comm, Call call) {
   const auto host = on_one_host(comm);
   int code = open_targets(made, all, comm, host.has_value());
   const bool has_direct =
@@ -206,11 +206,11 @@ int create_window(void* base, MPI_Aint size, MPI_Aint unit, MPI_Info info, MPI_C
     return call(base, size, info);
   return guarded(comm, [&] {
     // Some ranks may have device memory and others not: so all ask, whatever they have.
-    std::vector<introduction> all;
-    const introduction own = introduce(base, size, unit);
+    std::vector<window_info> all;
+    const window_info own = describe_window(base, size, unit);
     if (const int code = tell_all(comm, &own, 1, all); code != MPI_SUCCESS) return code;
-    if (!is_any(all, &introduction::is_device)) return call(base, size, info);
-    if (is_any(all, &introduction::has_failed)) return raise(comm, MPI_ERR_BUFFER);
+    if (!is_any(all, &window_info::is_device)) return call(base, size, info);
+    if (is_any(all, &window_info::has_failed)) return raise(comm, MPI_ERR_BUFFER);
     auto made = std::make_shared<window>();
     made->base = base;
     PMPI_Comm_rank(comm, &made->rank);

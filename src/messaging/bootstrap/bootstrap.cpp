@@ -7,7 +7,7 @@
 
 #include "base/env.hpp"
 #include "base/text.hpp"
-#include "messaging/bootstrap/launcher_meeting.hpp"
+#include "messaging/bootstrap/launcher_rendezvous.hpp"
 #include "messaging/bootstrap/local_bootstrap.hpp"
 #include "messaging/bootstrap/socket_star.hpp"
 #include "messaging/bootstrap/star_exchange.hpp"
@@ -36,9 +36,9 @@ result<std::unique_ptr<bootstrap>> introduced(std::unique_ptr<star_exchange> sta
   return std::unique_ptr<bootstrap>(std::move(star));
 }
 
-result<std::unique_ptr<bootstrap>> by_sockets(const meeting_plan& plan, launcher_meeting place,
+result<std::unique_ptr<bootstrap>> by_sockets(const bootstrap_plan& plan, launcher_rendezvous place,
                                               const bootstrap_options& options) {
-  meeting settings;
+  job_settings settings;
   settings.rendezvous = std::move(place.rendezvous);
   settings.secret = std::move(place.secret);
   settings.rank = plan.rank;
@@ -73,12 +73,12 @@ result<endpoint> place_of(const launcher& launched_by) {
 
 // Ranks on one host share a key. Ranks on several hosts find rank 0 through the launcher's store, the host list of Slurm, or
 // the first host that torchrun names.
-result<launcher_meeting> meeting_of(const meeting_plan& plan, unsigned timeout_s) {
-  launcher_meeting out;
+result<launcher_rendezvous> rendezvous_of(const bootstrap_plan& plan, unsigned timeout_s) {
+  launcher_rendezvous out;
   std::string why_no_store;
   const bool has_one_host = plan.launched_by.ranks_here == plan.launched_by.size;
   if (plan.rendezvous.empty() && !has_one_host && is_launcher_store_offered()) {
-    auto arranged = arrange_meeting(plan.rank, timeout_s);
+    auto arranged = arrange_rendezvous(plan.rank, timeout_s);
     if (arranged || arranged.code() != ENOSYS) return arranged;
     why_no_store = "; the launcher would tell it: " + arranged.error().message;
   }
@@ -93,7 +93,7 @@ int number_of(const char* name, int otherwise) {
   return value.is_set ? static_cast<int>(value.integer) : otherwise;
 }
 
-class lonely final : public bootstrap {
+class single_rank final : public bootstrap {
  public:
   int rank() const noexcept override { return 0; }
   int size() const noexcept override { return 1; }
@@ -104,8 +104,8 @@ class lonely final : public bootstrap {
 
 }  // namespace
 
-result<meeting_plan> plan_meeting(const bootstrap_options& options) {
-  meeting_plan out;
+result<bootstrap_plan> plan_bootstrap(const bootstrap_options& options) {
+  bootstrap_plan out;
   out.launched_by = read_launcher();
   out.rendezvous = options.rendezvous.empty() ? env_read("PEERLANE_LINK_RENDEZVOUS").text : options.rendezvous;
   const int size = options.size > 0 ? options.size : number_of("PEERLANE_LINK_SIZE", 0);
@@ -129,9 +129,9 @@ result<meeting_plan> plan_meeting(const bootstrap_options& options) {
 }
 
 result<std::unique_ptr<bootstrap>> open_bootstrap(const bootstrap_options& options) {
-  auto plan = plan_meeting(options);
+  auto plan = plan_bootstrap(options);
   if (!plan) return std::move(plan).error();
-  if (plan->size == 1) return std::unique_ptr<bootstrap>(std::make_unique<lonely>());
+  if (plan->size == 1) return std::unique_ptr<bootstrap>(std::make_unique<single_rank>());
   if (plan->rendezvous.rfind("file:", 0) == 0) {
     if (options.is_elastic)
       return failure{ENOTSUP,
@@ -143,7 +143,7 @@ result<std::unique_ptr<bootstrap>> open_bootstrap(const bootstrap_options& optio
     if (plan->is_launched && plan->launched_by.is_key_global) folder += "/" + std::to_string(plan->launched_by.job_number());
     return file_bootstrap(folder, plan->rank, plan->size, std::chrono::seconds(options.timeout_s));
   }
-  auto place = meeting_of(*plan, options.timeout_s);
+  auto place = rendezvous_of(*plan, options.timeout_s);
   if (!place) return std::move(place).error();
   return by_sockets(*plan, *std::move(place), options);
 }

@@ -16,8 +16,8 @@
 
 namespace pl::messaging {
 
-class rank_0_desk;
-class return_desk;
+class rank_0_search;
+class rejoin_requests;
 
 using byte_string = std::vector<std::byte>;
 
@@ -43,9 +43,9 @@ class bootstrap {
   // answers for all ranks (if it is rank 0, all others answer), and the contribution of a rank that is gone is empty.
   virtual std::uint32_t incarnation() const noexcept { return 1; }
   // Rank 0: processes that ask to rejoin. Null: another rank, or rejoining is not possible.
-  virtual return_desk* returns() noexcept { return nullptr; }
+  virtual rejoin_requests* returns() noexcept { return nullptr; }
   // Other ranks: the loss and return of rank 0. Null: this is rank 0, or rank 0 cannot come back.
-  virtual rank_0_desk* rank_0() noexcept { return nullptr; }
+  virtual rank_0_search* rank_0() noexcept { return nullptr; }
 };
 
 struct bootstrap_options {
@@ -60,7 +60,7 @@ struct bootstrap_options {
 };
 
 // Rank, size and rendezvous of this process, from the options, PEERLANE_LINK_* and the launcher, in this order.
-struct meeting_plan {
+struct bootstrap_plan {
   int rank = 0;
   int size = 1;
   std::string rendezvous;    // empty: derived from `launched_by`
@@ -69,7 +69,7 @@ struct meeting_plan {
 };
 
 // ENODATA: neither the options nor the environment give rank and size. EINVAL: the values are incomplete or contradictory.
-result<meeting_plan> plan_meeting(const bootstrap_options& options);
+result<bootstrap_plan> plan_bootstrap(const bootstrap_options& options);
 
 // Collective: returns when all ranks are connected. A rank that rejoins an elastic job returns when rank 0 has accepted it.
 // Other programs and ranks of other jobs are rejected. ENOTSUP: elastic, but this kind of rendezvous does not stay open.

@@ -7,15 +7,16 @@
 
 namespace pl::messaging {
 
-rejoin_listener::rejoin_listener(const meeting& settings, const std::string& secret, unique_fd listener, std::uint64_t run)
+rejoin_listener::rejoin_listener(const job_settings& settings, const std::string& secret, unique_fd listener,
+                                 std::uint64_t run)
     : settings_(settings),
       run_(run),
       listener_(std::move(listener)),
       epoll_(real_device_io(), epoll_create1(EPOLL_CLOEXEC)),
-      desk_(settings, secret,
-            [this](visitor_desk::visitor& candidate, const star_frame_head& hello, const std::string& host) {
-              return judge(candidate, hello, host);
-            }) {
+      acceptor_(settings, secret,
+                [this](join_acceptor::joining_process& candidate, const star_frame_head& hello, const std::string& host) {
+                  return judge(candidate, hello, host);
+                }) {
   watch(listener_.get());
 }
 
@@ -26,13 +27,13 @@ void rejoin_listener::watch(int fd) const {
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
 }
 
-// Nothing that a visitor sends ends the job; only the visitor itself is turned away.
-status rejoin_listener::judge(visitor_desk::visitor& candidate, const star_frame_head& hello,
-                              const std::string& introduction) {
+// Nothing that a connecting process sends ends the job; only the process itself is rejected.
+status rejoin_listener::judge(join_acceptor::joining_process& candidate, const star_frame_head& hello,
+                              const std::string& peer_info) {
   const int rank = static_cast<int>(hello.rank);
-  const auto [host, claim] = parse_introduction(introduction, settings_.size);
+  const auto [host, claim] = parse_peer_info(peer_info, settings_.size);
   const std::string name = format("rank %d (%s)", rank, host.c_str());
-  const auto refuse_it = [&](const std::string& reason) { return desk_.turn_away(candidate, reason), status{}; };
+  const auto refuse_it = [&](const std::string& reason) { return acceptor_.reject(candidate, reason), status{}; };
   if (hello.kind != star_frame_kind::hello || hello.nonce != settings_.job || hello.version != kFrameVersion)
     return refuse_it(name + " belongs to another run than rank 0 at " + settings_.rendezvous.text);
   if (hello.nodes != static_cast<std::uint32_t>(settings_.size))
@@ -50,7 +51,7 @@ status rejoin_listener::judge(visitor_desk::visitor& candidate, const star_frame
 void rejoin_listener::take_over(int rank, frame_stream stream) {
   watch(stream.fd());
   asking_.emplace(rank, std::move(stream));
-  untold_.push_back(rank);
+  unreported_.push_back(rank);
 }
 
 // A process that asks to rejoin must not send anything before it is welcomed.
@@ -63,15 +64,15 @@ void rejoin_listener::drop_gone() {
 }
 
 std::optional<int> rejoin_listener::next() {
-  desk_.accept_all(listener_.get());
-  static_cast<void>(desk_.look_after());
-  std::vector<pollfd> visitors;
-  desk_.add_descriptors(visitors);
-  for (const auto& each : visitors) watch(each.fd);
+  acceptor_.accept_all(listener_.get());
+  static_cast<void>(acceptor_.serve());
+  std::vector<pollfd> connections;
+  acceptor_.add_descriptors(connections);
+  for (const auto& each : connections) watch(each.fd);
   if (!asking_.empty()) drop_gone();
-  if (untold_.empty()) return std::nullopt;
-  const int rank = untold_.front();
-  untold_.pop_front();
+  if (unreported_.empty()) return std::nullopt;
+  const int rank = unreported_.front();
+  unreported_.pop_front();
   return rank;
 }
 

@@ -13,21 +13,22 @@
 #include "base/attended_time.hpp"
 #include "base/text.hpp"
 #include "messaging/bootstrap/frame_stream.hpp"
+#include "messaging/bootstrap/join_acceptor.hpp"
 #include "messaging/bootstrap/peer_identity.hpp"
-#include "messaging/bootstrap/rank_0_seeker.hpp"
+#include "messaging/bootstrap/rank_0_finder.hpp"
 #include "messaging/bootstrap/rejoin_listener.hpp"
-#include "messaging/bootstrap/visitor_desk.hpp"
 
 namespace pl::messaging {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
-constexpr unsigned kRetryMs = 100;       // between attempts to connect
-constexpr unsigned kQuietMs = 2000;      // wait before reporting what is missing
-constexpr unsigned kMaxAttempts = 20;    // of a rank that rank 0 disconnects, as it does if strangers crowd its port
+constexpr unsigned kRetryMs = 100;   // between attempts to connect
+constexpr unsigned kQuietMs = 2000;  // wait before reporting what is missing
+constexpr unsigned kMaxAttempts =
+    20;  // of a rank that rank 0 disconnects, as it does if too many unauthenticated processes connect
 constexpr unsigned kJoinGraceMs = 3000;  // ranks wait longer than rank 0, whose error message says more
 
-void report(const meeting& settings, const std::string& line) {
+void report(const job_settings& settings, const std::string& line) {
   if (settings.report) settings.report(line);
 }
 
@@ -37,10 +38,10 @@ class socket_channel final : public star_channel {
   struct returns_t {
     std::uint32_t incarnation = 1;             // of this process
     std::unique_ptr<rejoin_listener> rejoins;  // rank 0 only
-    std::unique_ptr<rank_0_seeker> seeker;     // other ranks only
+    std::unique_ptr<rank_0_finder> finder;     // other ranks only
     std::optional<survivor_table> survivors;   // rank 0 only, if it has come back
   };
-  socket_channel(const meeting& settings, std::uint64_t nonce, std::map<int, frame_stream> peers, returns_t returns)
+  socket_channel(const job_settings& settings, std::uint64_t nonce, std::map<int, frame_stream> peers, returns_t returns)
       : settings_(settings), nonce_(nonce), peers_(std::move(peers)), returns_(std::move(returns)) {}
 
   int rank() const override { return settings_.rank; }
@@ -54,7 +55,7 @@ class socket_channel final : public star_channel {
   bool stays_open() const override { return settings_.stays_open; }
   std::uint32_t incarnation() const override { return returns_.incarnation; }
   rejoin_listener* rejoins() override { return returns_.rejoins.get(); }
-  rank_0_seeker* seeker() override { return returns_.seeker.get(); }
+  rank_0_finder* finder() override { return returns_.finder.get(); }
   const survivor_table* survivors() const override { return returns_.survivors ? &*returns_.survivors : nullptr; }
   std::uint64_t run() const override { return nonce_; }
   void adopt(int peer, frame_stream stream) override { peers_.insert_or_assign(peer, std::move(stream)); }
@@ -63,7 +64,7 @@ class socket_channel final : public star_channel {
  private:
   std::optional<channel_event> read_from(int peer, frame_stream& stream);
 
-  meeting settings_;
+  job_settings settings_;
   std::uint64_t nonce_;
   std::map<int, frame_stream> peers_;  // without the lost ones
   returns_t returns_;
@@ -108,13 +109,13 @@ std::optional<channel_event> socket_channel::receive(unsigned timeout_ms) {
 // Rank 0 until all ranks are connected.
 class host_side {
  public:
-  host_side(const meeting& settings, const std::string& secret)
+  host_side(const job_settings& settings, const std::string& secret)
       : settings_(settings),
         secret_(secret),
-        desk_(settings, secret,
-              [this](visitor_desk::visitor& candidate, const star_frame_head& hello, const std::string& host) {
-                return judge(candidate, hello, host);
-              }) {}
+        acceptor_(settings, secret,
+                  [this](join_acceptor::joining_process& candidate, const star_frame_head& hello, const std::string& host) {
+                    return judge(candidate, hello, host);
+                  }) {}
   result<std::unique_ptr<star_channel>> gather(unique_fd listener);
 
  private:
@@ -123,8 +124,8 @@ class host_side {
     std::string host;
     std::optional<survivor_claim> claim;  // of a survivor of an earlier process of rank 0
   };
-  status look_after_members();
-  bool refuse_odd(visitor_desk::visitor& candidate, int rank, const std::string& name,
+  status serve_members();
+  bool refuse_odd(join_acceptor::joining_process& candidate, int rank, const std::string& name,
                   const std::optional<survivor_claim>& claim);
   bool is_missed_by_others(int rank) const;
   result<std::unique_ptr<star_channel>> welcome_all(unique_fd listener);
@@ -133,14 +134,14 @@ class host_side {
   bool has_survivors() const {
     return std::any_of(members_.begin(), members_.end(), [](const auto& each) { return each.second.claim.has_value(); });
   }
-  status judge(visitor_desk::visitor& candidate, const star_frame_head& hello, const std::string& introduction);
-  failure end(visitor_desk::visitor* candidate, failure reason);
+  status judge(join_acceptor::joining_process& candidate, const star_frame_head& hello, const std::string& peer_info);
+  failure end(join_acceptor::joining_process* candidate, failure reason);
   std::string missing() const;
   bool is_complete() const;
 
-  const meeting& settings_;
+  const job_settings& settings_;
   const std::string secret_;
-  visitor_desk desk_;
+  join_acceptor acceptor_;
   std::map<int, member> members_;
 };
 
@@ -166,17 +167,17 @@ std::string host_side::missing() const {
 }
 
 // Tells all ranks that the run ends.
-failure host_side::end(visitor_desk::visitor* candidate, failure reason) {
+failure host_side::end(join_acceptor::joining_process* candidate, failure reason) {
   const auto head = head_of(settings_, star_frame_kind::refusal, 0);
   if (candidate != nullptr) static_cast<void>(candidate->stream.send(head, bytes_of(reason.message), kSendMs));
   for (auto& [rank, one] : members_) static_cast<void>(one.stream.send(head, bytes_of(reason.message), kSendMs));
   return reason;
 }
 
-// If there are survivors, nothing that a visitor sends ends the job; only the visitor itself is turned away.
-bool host_side::refuse_odd(visitor_desk::visitor& candidate, int rank, const std::string& name,
+// If there are survivors, nothing that a connecting process sends ends the job; only the process itself is rejected.
+bool host_side::refuse_odd(join_acceptor::joining_process& candidate, int rank, const std::string& name,
                            const std::optional<survivor_claim>& claim) {
-  const auto refuse_it = [&](const std::string& reason) { return desk_.turn_away(candidate, reason), true; };
+  const auto refuse_it = [&](const std::string& reason) { return acceptor_.reject(candidate, reason), true; };
   if (claim && !settings_.stays_open)
     return refuse_it(
         "rank 0 has come back, and its options do not say so: open it as the others did (elastic, or "
@@ -188,13 +189,14 @@ bool host_side::refuse_odd(visitor_desk::visitor& candidate, int rank, const std
   return members_.contains(rank) && refuse_it(format("two processes are rank %d: %s is the second one", rank, name.c_str()));
 }
 
-status host_side::judge(visitor_desk::visitor& candidate, const star_frame_head& hello, const std::string& introduction) {
+status host_side::judge(join_acceptor::joining_process& candidate, const star_frame_head& hello,
+                        const std::string& peer_info) {
   const int rank = static_cast<int>(hello.rank);
-  auto [host, claim] = parse_introduction(introduction, settings_.size);
+  auto [host, claim] = parse_peer_info(peer_info, settings_.size);
   const std::string name = format("rank %d (%s)", rank, host.c_str());
   if (hello.kind != star_frame_kind::hello || hello.nonce != settings_.job) {
-    desk_.turn_away(candidate,
-                    name + " belongs to another run than rank 0 (" + own_host_name() + ") at " + settings_.rendezvous.text);
+    acceptor_.reject(candidate,
+                     name + " belongs to another run than rank 0 (" + own_host_name() + ") at " + settings_.rendezvous.text);
     return {};
   }
   if (hello.version != kFrameVersion)
@@ -221,7 +223,7 @@ status host_side::judge(visitor_desk::visitor& candidate, const star_frame_head&
 }
 
 // A member must not send anything before it is welcomed.
-status host_side::look_after_members() {
+status host_side::serve_members() {
   const bool goes_on = has_survivors();
   for (auto each = members_.begin(); each != members_.end();) {
     auto& [rank, one] = *each;
@@ -237,7 +239,7 @@ status host_side::look_after_members() {
 
 result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
   if (!listener) {
-    auto made = listen_at(settings_.rendezvous, static_cast<int>(desk_.max_visitors()));
+    auto made = listen_at(settings_.rendezvous, static_cast<int>(acceptor_.max_joining()));
     if (!made) return made.error();
     listener = *std::move(made);
   }
@@ -246,25 +248,25 @@ result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
   while (!is_complete()) {
     const std::uint64_t waited = waiting_time.measure(std::chrono::seconds(settings_.timeout_s));
     if (waited > settings_.timeout_s * kSecond)
-      return end(
-          nullptr,
-          {ETIMEDOUT, format("of %d ranks these did not connect to %s within %u s: %s%s%s%s", settings_.size,
-                             settings_.rendezvous.text.c_str(), settings_.timeout_s, missing().c_str(),
-                             has_survivors() ? " (to take rank 0 back they call peerlane_comm_await_return() or "
-                                               "peerlane_comm_restore_collectives())"
-                                             : "",
-                             desk_.last_turned_away().empty() ? "" : "; turned away: ", desk_.last_turned_away().c_str())});
+      return end(nullptr,
+                 {ETIMEDOUT,
+                  format("of %d ranks these did not connect to %s within %u s: %s%s%s%s", settings_.size,
+                         settings_.rendezvous.text.c_str(), settings_.timeout_s, missing().c_str(),
+                         has_survivors() ? " (to take rank 0 back they call peerlane_comm_await_return() or "
+                                           "peerlane_comm_restore_collectives())"
+                                         : "",
+                         acceptor_.last_rejected().empty() ? "" : "; turned away: ", acceptor_.last_rejected().c_str())});
     if (!has_reported && waited > kQuietMs * std::uint64_t{1'000'000})
       report(settings_, format("rank 0 waits at %s for rank %s (up to %u s)", settings_.rendezvous.text.c_str(),
                                missing().c_str(), settings_.timeout_s));
     has_reported |= waited > kQuietMs * std::uint64_t{1'000'000};
     std::vector<pollfd> waiting = {{listener.get(), POLLIN, 0}};
-    desk_.add_descriptors(waiting);
+    acceptor_.add_descriptors(waiting);
     for (const auto& [rank, one] : members_) waiting.push_back({one.stream.fd(), POLLIN, 0});
     poll(waiting.data(), waiting.size(), kRetryMs);
-    desk_.accept_all(listener.get());
-    if (auto fine = desk_.look_after(); !fine) return fine.error();
-    if (auto fine = look_after_members(); !fine) return fine.error();
+    acceptor_.accept_all(listener.get());
+    if (auto fine = acceptor_.serve(); !fine) return fine.error();
+    if (auto fine = serve_members(); !fine) return fine.error();
   }
   if (has_survivors()) return come_back(std::move(listener));
   return welcome_all(std::move(listener));
@@ -336,7 +338,7 @@ std::unique_ptr<star_channel> host_side::come_back(unique_fd listener) {
   return std::make_unique<socket_channel>(settings_, run, std::move(peers), std::move(returns));
 }
 
-result<unique_fd> reach_rank_0(const meeting& settings) {
+result<unique_fd> reach_rank_0(const job_settings& settings) {
   const std::chrono::seconds limit(settings.timeout_s);
   attended_time waiting_time;
   bool has_reported = false;
@@ -359,11 +361,11 @@ result<unique_fd> reach_rank_0(const meeting& settings) {
 }
 
 // Rank 0 first proves that it knows the secret, then asks for it.
-status answer_challenge(const meeting& settings, const std::string& secret, const nonce& own,
-                        const std::string& introduction, const star_frame& asked, frame_stream& stream) {
+status answer_challenge(const job_settings& settings, const std::string& secret, const nonce& own,
+                        const std::string& peer_info, const star_frame& asked, frame_stream& stream) {
   const auto peer_nonce = take_fixed<nonce>(asked.body);
   const auto shown = take_fixed<digest>(asked.body, sizeof(nonce));
-  const auto hello = text_to_prove(head_of(settings, star_frame_kind::hello, settings.job), bytes_of(introduction));
+  const auto hello = text_to_prove(head_of(settings, star_frame_kind::hello, settings.job), bytes_of(peer_info));
   if (secret.empty() || !peer_nonce || !shown || !is_equal(*shown, prove(prover::rank_0, secret, *peer_nonce, own, hello)))
     return failure{EACCES, "rank 0 at " + settings.rendezvous.text + " has " + (secret.empty() ? "a" : "another") +
                                " secret; " + kHowToShare};
@@ -372,9 +374,9 @@ status answer_challenge(const meeting& settings, const std::string& secret, cons
 }
 
 // Rank 0's welcome. It tells a rejoining rank its incarnation, and a survivor the incarnations of rank 0 and of all ranks.
-result<joined_meeting> finish_join(const meeting& settings, const join_terms& terms, star_frame&& welcome,
-                                   frame_stream&& stream) {
-  joined_meeting out{std::move(stream), welcome.head.nonce};
+result<joined_job> finish_join(const job_settings& settings, const join_terms& terms, star_frame&& welcome,
+                               frame_stream&& stream) {
+  joined_job out{std::move(stream), welcome.head.nonce};
   out.stream.trust();
   if (!welcome.body.empty()) out.incarnation = take_fixed<std::uint32_t>(welcome.body).value_or(0);
   const auto count = static_cast<std::size_t>(settings.size);
@@ -402,16 +404,16 @@ bool has_other_end_closed(int socket) {
 
 }  // namespace
 
-result<joined_meeting> join_by(unique_fd socket, const meeting& settings, const std::string& secret,
-                               const join_terms& terms) {
+result<joined_job> join_by(unique_fd socket, const job_settings& settings, const std::string& secret,
+                           const join_terms& terms) {
   prepare_connection(socket.get(), settings.timeout_s);
   frame_stream stream(std::move(socket), kMaxStrangerBody);
   auto own = make_nonce();
   if (!own) return std::move(own).error();
   std::vector<std::byte> hello;
   if (!secret.empty()) hello.assign(own->begin(), own->end());
-  const std::string introduction = introduction_of(own_host_name(), terms.claim);
-  hello.insert(hello.end(), bytes_of(introduction).begin(), bytes_of(introduction).end());
+  const std::string peer_info = peer_info_of(own_host_name(), terms.claim);
+  hello.insert(hello.end(), bytes_of(peer_info).begin(), bytes_of(peer_info).end());
   if (auto sent = stream.send(head_of(settings, star_frame_kind::hello, settings.job), hello, kSendMs); !sent)
     return failure{sent.code(), "rank 0 at " + settings.rendezvous.text + " closed the connection: " + sent.error().message};
   bool is_known = false;
@@ -430,7 +432,7 @@ result<joined_meeting> join_by(unique_fd socket, const meeting& settings, const 
     if (!*whole) continue;
     if (got.head.kind == star_frame_kind::refusal) return failure{ECONNREFUSED, text_of(got.body)};
     if (got.head.kind == star_frame_kind::challenge) {
-      if (auto done = answer_challenge(settings, secret, *own, introduction, got, stream); !done) return done.error();
+      if (auto done = answer_challenge(settings, secret, *own, peer_info, got, stream); !done) return done.error();
       is_known = true;
       continue;
     }
@@ -453,12 +455,12 @@ result<joined_meeting> join_by(unique_fd socket, const meeting& settings, const 
 
 namespace {
 
-std::unique_ptr<star_channel> member_of(const meeting& settings, const std::string& secret, joined_meeting&& joined) {
+std::unique_ptr<star_channel> member_of(const job_settings& settings, const std::string& secret, joined_job&& joined) {
   socket_channel::returns_t returns;
   returns.incarnation = joined.incarnation;
   if (settings.stays_open) {
-    returns.seeker = std::make_unique<rank_0_seeker>(settings, secret);
-    returns.seeker->watch(joined.stream.fd());
+    returns.finder = std::make_unique<rank_0_finder>(settings, secret);
+    returns.finder->watch(joined.stream.fd());
   }
   std::map<int, frame_stream> peers;
   peers.emplace(0, std::move(joined.stream));
@@ -467,7 +469,7 @@ std::unique_ptr<star_channel> member_of(const meeting& settings, const std::stri
 
 // A rank that was disconnected connects again while a process listens there. If rank 0 has ended, none does, except in an
 // elastic job.
-result<std::unique_ptr<star_channel>> join(const meeting& settings, const std::string& secret) {
+result<std::unique_ptr<star_channel>> join(const job_settings& settings, const std::string& secret) {
   auto socket = reach_rank_0(settings);
   if (!socket) return socket.error();
   for (unsigned attempt = 1;; ++attempt) {
@@ -483,7 +485,7 @@ result<std::unique_ptr<star_channel>> join(const meeting& settings, const std::s
 }  // namespace
 
 // Without a secret, only processes of this user on this machine can connect, at any address: the kernel identifies them.
-result<std::unique_ptr<star_channel>> meet(const meeting& settings, unique_fd listener) {
+result<std::unique_ptr<star_channel>> meet(const job_settings& settings, unique_fd listener) {
   const bool is_local = settings.rendezvous.addresses.front().family() == AF_UNIX;
   auto secret = is_local ? result<std::string>(std::string()) : read_secret();
   if (!secret) return std::move(secret).error();

@@ -14,7 +14,7 @@
 
 namespace pl::messaging {
 
-struct meeting {
+struct job_settings {
   endpoint rendezvous;
   int rank = 0;
   int size = 0;
@@ -28,10 +28,10 @@ struct meeting {
 // Collective: returns when all ranks are connected. Failures (a duplicate rank, a different number of ranks, a different
 // version) are reported to every rank that can be reached. Other programs and ranks of other jobs are rejected. `listener`:
 // the socket of rank 0, if it is already listening.
-result<std::unique_ptr<star_channel>> meet(const meeting& settings, unique_fd listener = {});
+result<std::unique_ptr<star_channel>> meet(const job_settings& settings, unique_fd listener = {});
 
 // ---- One attempt of a connected rank to join
-struct joined_meeting {
+struct joined_job {
   frame_stream stream;  // with rank 0
   std::uint64_t run = 0;
   std::uint32_t incarnation = 1;        // of this process; for a survivor, of rank 0
@@ -42,7 +42,7 @@ struct join_terms {
   std::function<bool()> is_over{};        // polled while waiting; true ends the attempt
 };
 // ECONNRESET: rank 0 closed the connection without giving a reason. ECANCELED: is_over() returned true.
-result<joined_meeting> join_by(unique_fd socket, const meeting& settings, const std::string& secret,
-                               const join_terms& terms);
+result<joined_job> join_by(unique_fd socket, const job_settings& settings, const std::string& secret,
+                           const join_terms& terms);
 
 }  // namespace pl::messaging

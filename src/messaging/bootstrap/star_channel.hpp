@@ -14,7 +14,7 @@
 
 namespace pl::messaging {
 
-class rank_0_seeker;
+class rank_0_finder;
 class rejoin_listener;
 
 // What a new process of rank 0 has learnt from the survivors of its predecessor.
@@ -51,7 +51,7 @@ class star_channel {
   // Rank 0: accepts processes that ask to rejoin. Null: rejoining is not possible, or another rank.
   virtual rejoin_listener* rejoins() { return nullptr; }
   // Other ranks: searches for a new process of rank 0. Null: rank 0 cannot come back, or this is rank 0.
-  virtual rank_0_seeker* seeker() { return nullptr; }
+  virtual rank_0_finder* finder() { return nullptr; }
   // Rank 0 that has rejoined; null otherwise.
   virtual const survivor_table* survivors() const { return nullptr; }
   // Number of this run, which all its frames contain.

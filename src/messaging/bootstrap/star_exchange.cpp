@@ -9,7 +9,7 @@
 #include "base/attended_time.hpp"
 #include "base/clock.hpp"
 #include "base/text.hpp"
-#include "messaging/bootstrap/rank_0_seeker.hpp"
+#include "messaging/bootstrap/rank_0_finder.hpp"
 #include "messaging/bootstrap/rejoin_listener.hpp"
 
 namespace pl::messaging {
@@ -87,7 +87,7 @@ std::string star_exchange::name_of(int rank) const {
   return index < hosts_.size() ? format("rank %d (%s)", rank, hosts_[index].c_str()) : format("rank %d", rank);
 }
 
-status star_exchange::patient_barrier() {
+status star_exchange::slow_barrier() {
   auto all = exchange({}, false);
   return all ? status() : status(all.error());
 }
@@ -253,8 +253,8 @@ result<std::vector<byte_string>> star_exchange::ask_survivors(std::span<const st
 
 std::optional<rank_0_event> star_exchange::poll_rank_0() {
   using kind = rank_0_event::kind;
-  if (auto found = channel_->seeker()->take()) {
-    channel_->seeker()->watch(found->stream.fd());
+  if (auto found = channel_->finder()->take()) {
+    channel_->finder()->watch(found->stream.fd());
     channel_->adopt(0, std::move(found->stream));
     return rank_0_event{kind::found, found->incarnation, std::move(found->living)};
   }
@@ -268,17 +268,17 @@ std::optional<rank_0_event> star_exchange::poll_rank_0() {
   return rank_0_event{};
 }
 
-int star_exchange::rank_0_descriptor() const noexcept { return channel_->seeker()->descriptor(); }
+int star_exchange::rank_0_descriptor() const noexcept { return channel_->finder()->descriptor(); }
 
-status star_exchange::look_for_rank_0(survivor_claim known) {
+status star_exchange::find_rank_0(survivor_claim known) {
   channel_->drop(0);
   known.run = channel_->run();
-  return channel_->seeker()->look_for(std::move(known));
+  return channel_->finder()->start(std::move(known));
 }
 
-void star_exchange::stop_looking_for_rank_0() { channel_->seeker()->stop_looking(); }
+void star_exchange::stop_finding_rank_0() { channel_->finder()->stop_looking(); }
 
-bool star_exchange::is_looking_for_rank_0() { return channel_->seeker()->is_looking(); }
+bool star_exchange::is_finding_rank_0() { return channel_->finder()->is_looking(); }
 
 void star_exchange::answer_rank_0(std::uint64_t step, const std::vector<std::byte>& part) {
   static_cast<void>(channel_->send(0, make_message({message_kind::part, 0, step}, part), kPatientMs));
@@ -331,7 +331,7 @@ void star_exchange::answer(int rank, const std::vector<byte_string>& all) {
       channel_->send(rank, make_message({message_kind::whole, 0, found->second}, joined_message(all)), kPatientMs));
 }
 
-void star_exchange::ask_for_patience(int rank) {
+void star_exchange::extend_time_limit(int rank) {
   if (const auto found = admitted_.find(rank); found != admitted_.end())
     static_cast<void>(channel_->send(rank, make_message({message_kind::heartbeat, 0, found->second}, {}), kGoodbyeMs));
 }

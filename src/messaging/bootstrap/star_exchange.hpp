@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "messaging/bootstrap/bootstrap.hpp"
-#include "messaging/bootstrap/return_desk.hpp"
+#include "messaging/bootstrap/rejoin_requests.hpp"
 #include "messaging/bootstrap/star_channel.hpp"
 
 namespace pl::messaging {
@@ -21,7 +21,7 @@ namespace pl::messaging {
 // If a rank dies or stays silent for longer than `timeout_s` seconds, the call fails on all other ranks (ECONNRESET,
 // ETIMEDOUT; the message names the rank and its host). After a failure every later call fails at once with the same message.
 // Use it from one thread.
-class star_exchange final : public bootstrap, private return_desk, private rank_0_desk {
+class star_exchange final : public bootstrap, private rejoin_requests, private rank_0_search {
  public:
   star_exchange(std::unique_ptr<star_channel> channel, unsigned timeout_s)
       : channel_(std::move(channel)), timeout_ms_(timeout_s * 1000) {}
@@ -32,11 +32,11 @@ class star_exchange final : public bootstrap, private return_desk, private rank_
   result<std::vector<byte_string>> all_gather(std::span<const std::byte> mine) override { return exchange(mine, true); }
   bool stays_open() const noexcept override { return channel_->stays_open(); }
   std::uint32_t incarnation() const noexcept override { return channel_->incarnation(); }
-  return_desk* returns() noexcept override { return channel_->rejoins() != nullptr ? this : nullptr; }
-  rank_0_desk* rank_0() noexcept override { return channel_->seeker() != nullptr ? this : nullptr; }
+  rejoin_requests* returns() noexcept override { return channel_->rejoins() != nullptr ? this : nullptr; }
+  rank_0_search* rank_0() noexcept override { return channel_->finder() != nullptr ? this : nullptr; }
   // A barrier without a time limit, for ranks that are idle while another one works for a long time. It still fails if a
   // rank dies.
-  status patient_barrier();
+  status slow_barrier();
 
   // Host names by rank, for messages.
   void set_hosts(std::vector<std::string> hosts) { hosts_ = std::move(hosts); }
@@ -56,25 +56,25 @@ class star_exchange final : public bootstrap, private return_desk, private rank_
   failure lost(int peer, const std::string& reason) const;
   failure silent(const parts_t& parts) const;
 
-  // ---- return_desk
+  // ---- rejoin_requests
   std::optional<return_event> poll() override;
   int descriptor() const noexcept override;
   status admit(int rank, std::uint32_t incarnation) override;
   void refuse(int rank, const failure& reason) override;
   void dismiss(int rank, const failure& reason) override;
   void answer(int rank, const std::vector<byte_string>& all) override;
-  void ask_for_patience(int rank) override;
+  void extend_time_limit(int rank) override;
   unsigned timeout_ms() const noexcept override { return timeout_ms_; }
   std::vector<std::uint32_t> last_incarnations() const override {
     return channel_->survivors() != nullptr ? channel_->survivors()->last : std::vector<std::uint32_t>();
   }
 
-  // ---- rank_0_desk
+  // ---- rank_0_search
   std::optional<rank_0_event> poll_rank_0() override;
   int rank_0_descriptor() const noexcept override;
-  status look_for_rank_0(survivor_claim known) override;
-  void stop_looking_for_rank_0() override;
-  bool is_looking_for_rank_0() override;
+  status find_rank_0(survivor_claim known) override;
+  void stop_finding_rank_0() override;
+  bool is_finding_rank_0() override;
   void answer_rank_0(std::uint64_t step, const std::vector<std::byte>& part) override;
 
   std::unique_ptr<star_channel> channel_;

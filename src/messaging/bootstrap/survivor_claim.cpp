@@ -17,7 +17,7 @@ void append(std::string& out, Number value) {
 
 }  // namespace
 
-std::string introduction_of(const std::string& host, const survivor_claim* claim) {
+std::string peer_info_of(const std::string& host, const survivor_claim* claim) {
   std::string out = host;
   if (claim == nullptr) return out;
   out += '\0';
@@ -26,7 +26,7 @@ std::string introduction_of(const std::string& host, const survivor_claim* claim
   return out;
 }
 
-std::pair<std::string, std::optional<survivor_claim>> parse_introduction(const std::string& text, int size) {
+std::pair<std::string, std::optional<survivor_claim>> parse_peer_info(const std::string& text, int size) {
   const auto end = text.find('\0');
   std::pair<std::string, std::optional<survivor_claim>> out{text.substr(0, end), std::nullopt};
   const auto count = static_cast<std::size_t>(size);

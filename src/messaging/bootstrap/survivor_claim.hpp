@@ -26,8 +26,8 @@ struct survivor_claim {
 };
 
 // Encodes what follows the nonce of a hello: the host name, and the claim unless it is null.
-std::string introduction_of(const std::string& host, const survivor_claim* claim);
+std::string peer_info_of(const std::string& host, const survivor_claim* claim);
 // Decodes it. No claim is returned if the text contains none, or one that does not fit a job of `size` ranks.
-std::pair<std::string, std::optional<survivor_claim>> parse_introduction(const std::string& text, int size);
+std::pair<std::string, std::optional<survivor_claim>> parse_peer_info(const std::string& text, int size);
 
 }  // namespace pl::messaging

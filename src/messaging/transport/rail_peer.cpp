@@ -41,9 +41,9 @@ bool rail_peer::has_other_rail(unsigned rail) const {
 
 std::uint64_t rail_peer::oldest_ns(unsigned rail) const {
   std::uint64_t oldest = 0;
-  for (const shipments* const each : {&packets, &parts})
-    for (const auto& [number, shipped] : *each)
-      if (shipped->rail == rail && (oldest == 0 || shipped->sent_ns < oldest)) oldest = shipped->sent_ns;
+  for (const sent_units* const each : {&packets, &parts})
+    for (const auto& [number, unit] : *each)
+      if (unit->rail == rail && (oldest == 0 || unit->sent_ns < oldest)) oldest = unit->sent_ns;
   return oldest;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state of a rail set for one peer: which rails work, what the peer has not acknowledged, and what has arrived from it.
 //
-// Owns: the shipments in progress. Threads: the messenger's lock guards all calls. Errors: none.
+// Owns: the sent units in progress. Threads: the messenger's lock guards all calls. Errors: none.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class arrivals {
 
 // A packet or part that the peer has not acknowledged, so that it can be sent again over another rail. It owns the bytes of
 // a packet. The bytes of a part are in the message's memory, which stays valid until part->done().
-struct shipment : rail_message {
+struct sent_unit : rail_message {
   rail_set* owner = nullptr;
   int rank = -1;
   unsigned rail = 0;  // over which it was sent last
@@ -73,7 +73,7 @@ struct rail_peer {
     std::size_t controls = 0;  // control messages that UCX has not sent
     silence silent;
   };
-  using shipments = std::map<std::uint64_t, std::unique_ptr<shipment>>;
+  using sent_units = std::map<std::uint64_t, std::unique_ptr<sent_unit>>;
 
   explicit rail_peer(unsigned count) : rails(count) {}
   // The first rail that is up. Packets take it, so that they rarely overtake each other.
@@ -84,12 +84,12 @@ struct rail_peer {
   // Counts acknowledged packets that UCX still holds, because a peer can acknowledge packets that it has not received.
   bool has_room() const noexcept { return kept_bytes + lingering_bytes < kMaxKept; }
   bool has_outstanding() const noexcept { return !packets.empty() || !parts.empty() || !waiting.empty(); }
-  // When the oldest unacknowledged shipment of a rail was sent; 0: there is none.
+  // When the oldest unacknowledged sent unit of a rail was sent; 0: there is none.
   std::uint64_t oldest_ns(unsigned rail) const;
 
   std::vector<rail_state> rails;
-  shipments packets;            // by number
-  shipments parts;              // by tag
+  sent_units packets;           // by number
+  sent_units parts;             // by tag
   std::deque<packet*> waiting;  // for room in `packets`
   std::uint64_t next_number = 0;
   std::size_t kept_bytes = 0;       // of `packets`

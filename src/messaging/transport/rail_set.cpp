@@ -144,7 +144,7 @@ result<int> rail_set::descriptor() {
   return epoll_.get();
 }
 
-// While shipments are unacknowledged, the rails must be checked, and nothing else may wake this process for that.
+// While sent units are unacknowledged, the rails must be checked, and nothing else may wake this process for that.
 bool rail_set::arm() {
   send_due(true);
   if (!failing_.empty() || draining_ != 0) return false;
@@ -172,46 +172,46 @@ unsigned rail_set::progress() {
 
 // ---- Sending
 
-std::unique_ptr<shipment> rail_set::make_shipment(int rank, std::uint32_t kind, std::uint64_t number) {
-  auto made = std::make_unique<shipment>();
+std::unique_ptr<sent_unit> rail_set::make_sent_unit(int rank, std::uint32_t kind, std::uint64_t number) {
+  auto made = std::make_unique<sent_unit>();
   made->head = {own_rank_, kind, number};
-  made->done = &rail_set::on_shipped;
+  made->done = &rail_set::on_transmitted;
   made->owner = this;
   made->rank = rank;
   made->life = peer(rank).life;
   return made;
 }
 
-void rail_set::ship(shipment& shipped, unsigned rail) {
-  shipped.rail = rail;
-  shipped.sent_ns = monotonic_ns();
-  ++shipped.with_ucx;
-  peer(shipped.rank).rails[rail].load += shipped.bytes;
-  rails_[rail]->send_on_rail(shipped.rank, shipped);
+void rail_set::transmit(sent_unit& unit, unsigned rail) {
+  unit.rail = rail;
+  unit.sent_ns = monotonic_ns();
+  ++unit.with_ucx;
+  peer(unit.rank).rails[rail].load += unit.bytes;
+  rails_[rail]->send_on_rail(unit.rank, unit);
 }
 
-void rail_set::on_shipped(rail_message& message) { --static_cast<shipment&>(message).with_ucx; }
+void rail_set::on_transmitted(rail_message& message) { --static_cast<sent_unit&>(message).with_ucx; }
 
 void rail_set::send(int rank, packet& outgoing) {
   auto& remote = peer(rank);
   outgoing.outcome = 0;
   if (remote.is_closed || !remote.first_rail()) return outgoing.done(outgoing, ECONNRESET);
-  if (remote.waiting.empty() && remote.has_room()) return keep_and_ship(rank, outgoing);
+  if (remote.waiting.empty() && remote.has_room()) return keep_and_transmit(rank, outgoing);
   remote.waiting.push_back(&outgoing);
 }
 
 // The owner gets the packet back at once, because its bytes are copied and kept until the peer has acknowledged them.
-void rail_set::keep_and_ship(int rank, packet& outgoing) {
+void rail_set::keep_and_transmit(int rank, packet& outgoing) {
   auto& remote = peer(rank);
   const auto number = remote.next_number++;
-  auto made = make_shipment(rank, kPacket, number);
+  auto made = make_sent_unit(rank, kPacket, number);
   made->bytes = packed_bytes(outgoing);
   made->packed = std::make_unique_for_overwrite<std::byte[]>(made->bytes);
   pack(outgoing, 0, made->packed.get(), made->bytes);
   made->data = made->packed.get();
   remote.kept_bytes += made->bytes;
   auto& kept = *(remote.packets[number] = std::move(made));
-  ship(kept, *remote.first_rail());
+  transmit(kept, *remote.first_rail());
   outgoing.done(outgoing, 0);
 }
 
@@ -220,7 +220,7 @@ void rail_set::send_waiting(int rank) {
   while (!remote.waiting.empty() && remote.has_room() && remote.first_rail()) {
     packet& next = *remote.waiting.front();
     remote.waiting.pop_front();
-    keep_and_ship(rank, next);
+    keep_and_transmit(rank, next);
   }
 }
 
@@ -229,14 +229,14 @@ void rail_set::send_tagged(int rank, std::uint64_t tag, const void* source, std:
   part.is_receive = false;
   const auto rail = remote.free_rail();
   if (remote.is_closed || !rail) return part.done(part, ECONNRESET, 0);
-  // The receiver chooses the tags. UCX still reads the shipment that has this one.
+  // The receiver chooses the tags. UCX still reads the sent unit that has this one.
   if (remote.parts.contains(tag)) return part.done(part, EPROTO, 0);
-  auto made = make_shipment(rank, kPart, tag);
+  auto made = make_sent_unit(rank, kPart, tag);
   made->data = source;
   made->bytes = bytes;
   made->part = &part;
   auto& kept = *(remote.parts[tag] = std::move(made));
-  ship(kept, *rail);
+  transmit(kept, *rail);
 }
 
 void rail_set::send_control(int rank, unsigned rail, std::uint32_t kind, std::uint64_t number) {
@@ -262,23 +262,24 @@ void rail_set::on_control_sent(rail_message& message) {
   sent.next = std::exchange(sent.owner->free_control_, &sent);
 }
 
-// The peer has acknowledged the shipment, or will never receive it. UCX may still read its bytes for a rail that has failed.
-void rail_set::settle(std::unique_ptr<shipment> shipped, int code) {
-  auto& remote = peer(shipped->rank);
-  auto& load = remote.rails[shipped->rail].load;
-  load -= std::min(load, shipped->bytes);
-  shipped->code = code;
-  shipped->settled_ns = monotonic_ns();
-  if (shipped->with_ucx == 0) return finish(*shipped);
-  if (shipped->packed != nullptr) remote.lingering_bytes += shipped->bytes;
-  lingering_.push_back(std::move(shipped));
+// The peer has acknowledged the sent unit, or will never receive it. UCX may still read its bytes for a rail that has
+// failed.
+void rail_set::settle(std::unique_ptr<sent_unit> unit, int code) {
+  auto& remote = peer(unit->rank);
+  auto& load = remote.rails[unit->rail].load;
+  load -= std::min(load, unit->bytes);
+  unit->code = code;
+  unit->settled_ns = monotonic_ns();
+  if (unit->with_ucx == 0) return finish(*unit);
+  if (unit->packed != nullptr) remote.lingering_bytes += unit->bytes;
+  lingering_.push_back(std::move(unit));
 }
 
-void rail_set::finish(shipment& shipped) {
-  if (ucx_part* const part = std::exchange(shipped.part, nullptr)) part->done(*part, shipped.code, 0);
+void rail_set::finish(sent_unit& unit) {
+  if (ucx_part* const part = std::exchange(unit.part, nullptr)) part->done(*part, unit.code, 0);
 }
 
-void rail_set::stop_counting(shipment& lingering) {
+void rail_set::stop_counting(sent_unit& lingering) {
   auto& remote = peer(lingering.rank);
   if (lingering.life == remote.life && lingering.packed != nullptr && !std::exchange(lingering.is_uncounted, true))
     remote.lingering_bytes -= lingering.bytes;

@@ -94,17 +94,17 @@ class rail_set final : public network {
   const rail_peer& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
   rail_peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   // Sending
-  void keep_and_ship(int rank, packet& outgoing);
-  void ship(shipment& shipped, unsigned rail);
-  std::unique_ptr<shipment> make_shipment(int rank, std::uint32_t kind, std::uint64_t number);
+  void keep_and_transmit(int rank, packet& outgoing);
+  void transmit(sent_unit& unit, unsigned rail);
+  std::unique_ptr<sent_unit> make_sent_unit(int rank, std::uint32_t kind, std::uint64_t number);
   void send_waiting(int rank);
   void send_control(int rank, unsigned rail, std::uint32_t kind, std::uint64_t number);
-  static void on_shipped(rail_message& message);
+  static void on_transmitted(rail_message& message);
   static void on_control_sent(rail_message& message);
-  void settle(std::unique_ptr<shipment> shipped, int code);
-  static void finish(shipment& shipped);
+  void settle(std::unique_ptr<sent_unit> unit, int code);
+  static void finish(sent_unit& unit);
   void sweep_lingering();
-  void stop_counting(shipment& lingering);
+  void stop_counting(sent_unit& lingering);
   // Receiving
   void take(unsigned rail, const rail_head& head, const std::byte* data, std::size_t bytes);
   void take_packet(int rank, std::uint64_t number, const std::byte* data, std::size_t bytes);
@@ -121,7 +121,7 @@ class rail_set final : public network {
   void take_pong(int rank, std::uint64_t pinged_ns);
   bool is_link_down(unsigned rail) const;
   void fail_rail(const failing_rail& failed);
-  void ship_again(int rank, unsigned failed);
+  void retransmit(int rank, unsigned failed);
   void end_all(int rank);
   void close_drained();
 
@@ -129,9 +129,9 @@ class rail_set final : public network {
   const std::uint32_t own_rank_;
   listener* handler_;
   std::deque<rail_peer> peers_;
-  std::unordered_map<std::uint64_t, posted> posted_;  // by tag
-  std::deque<std::uint64_t> cancelled_;               // tags of `posted_`
-  std::vector<std::unique_ptr<shipment>> lingering_;  // settled, but still held by UCX
+  std::unordered_map<std::uint64_t, posted> posted_;   // by tag
+  std::deque<std::uint64_t> cancelled_;                // tags of `posted_`
+  std::vector<std::unique_ptr<sent_unit>> lingering_;  // settled, but still held by UCX
   std::deque<std::unique_ptr<control>> controls_;
   control* free_control_ = nullptr;
   std::vector<int> due_;  // ranks to which acknowledgements are due

@@ -19,8 +19,8 @@ namespace pl::messaging {
 namespace {
 
 constexpr std::uint64_t kLookNs = 20'000'000;       // between two checks
-constexpr std::uint64_t kLinkNs = 50'000'000;       // age of a shipment at which the link is checked
-constexpr std::uint64_t kSilentNs = 1'000'000'000;  // age of a shipment at which the other rails are pinged
+constexpr std::uint64_t kLinkNs = 50'000'000;       // age of a sent unit at which the link is checked
+constexpr std::uint64_t kSilentNs = 1'000'000'000;  // age of a sent unit at which the other rails are pinged
 constexpr std::uint64_t kPingNs = 250'000'000;      // between two pings on a rail
 constexpr std::uint64_t kApartNs = 500'000'000;     // minimum time between two pings whose answers are counted
 
@@ -95,16 +95,16 @@ void rail_set::fail_rail(const failing_rail& failed) {
          failed.reason.c_str(), devices_[*other].c_str());
   send_control(failed.rank, *other, kRailDown, failed.rail);
   note_due(failed.rank, 0);  // an acknowledgement may have been lost with the rail
-  ship_again(failed.rank, failed.rail);
+  retransmit(failed.rank, failed.rail);
 }
 
-void rail_set::ship_again(int rank, unsigned failed) {
+void rail_set::retransmit(int rank, unsigned failed) {
   auto& remote = peer(rank);
   remote.rails[failed].load = 0;
   for (auto& [number, kept] : remote.packets)
-    if (kept->rail == failed) ship(*kept, *remote.first_rail());
+    if (kept->rail == failed) transmit(*kept, *remote.first_rail());
   for (auto& [tag, kept] : remote.parts)
-    if (kept->rail == failed) ship(*kept, *remote.free_rail());
+    if (kept->rail == failed) transmit(*kept, *remote.free_rail());
 }
 
 }  // namespace pl::messaging

@@ -548,7 +548,7 @@ void cluster_service::seen(const view_ptr& view) {
   for (unsigned unit = 0; unit < kPlacements; ++unit) {
     const placement& entry = view->map.units[unit];
     next->mine[unit] = known && !entry.copies.empty() && entry.copies.front() == options_.name;
-    next->handing_over[unit] = next->mine[unit] && !heir_of(view->map, unit, options_.name).empty();
+    next->handing_over[unit] = next->mine[unit] && !successor_of(view->map, unit, options_.name).empty();
     gained = gained || (next->mine[unit] && !before->mine[unit]);
   }
   // Puts of another server that did not reach this one had versions of their own.
@@ -589,11 +589,11 @@ bool cluster_service::propose_changes(const cluster_view& view, cluster_map& nex
   const auto mine = now();
   for (unsigned unit = 0; unit < kPlacements; ++unit) {
     if (!mine->handing_over[unit] || !serves(unit) || changes_[unit].load() != 0) continue;
-    const std::string heir = heir_of(next, unit, options_.name);
-    if (heir.empty() || !view.map.units[unit].has(heir)) continue;
+    const std::string successor = successor_of(next, unit, options_.name);
+    if (successor.empty() || !view.map.units[unit].has(successor)) continue;
     auto& copies = next.units[unit].copies;
-    std::erase(copies, heir);
-    copies.insert(copies.begin(), heir);
+    std::erase(copies, successor);
+    copies.insert(copies.begin(), successor);
     changed = true;
   }
   return changed;

@@ -119,16 +119,16 @@ bool forget_dead(cluster_map& map, const names_t& alive) {
   const auto dead = [&](const std::string& one) { return !alive.contains(one); };
   for (placement& entry : map.units) {
     changed = erase_from(entry.joining, dead) || changed;
-    const auto heir = std::find_if_not(entry.copies.begin(), entry.copies.end(), dead);
-    if (heir == entry.copies.end()) continue;
-    if (heir == entry.copies.begin()) {
+    const auto successor = std::find_if_not(entry.copies.begin(), entry.copies.end(), dead);
+    if (successor == entry.copies.end()) continue;
+    if (successor == entry.copies.begin()) {
       changed = erase_from(entry.copies, dead) || changed;
       continue;
     }
     changed = true;
-    std::vector<std::string> others(heir + 1, entry.copies.end());
+    std::vector<std::string> others(successor + 1, entry.copies.end());
     erase_from(others, dead);
-    entry.copies = {*heir};
+    entry.copies = {*successor};
     entry.joining.insert(entry.joining.begin(), others.begin(), others.end());
   }
   return changed;
@@ -162,7 +162,7 @@ bool retire(cluster_map& map) {
   return changed;
 }
 
-std::string heir_of(const cluster_map& map, unsigned unit, const std::string& self) {
+std::string successor_of(const cluster_map& map, unsigned unit, const std::string& self) {
   const placement& entry = map.units[unit];
   if (entry.copies.empty() || entry.copies.front() != self) return {};
   const auto wanted = wanted_on(map, unit);

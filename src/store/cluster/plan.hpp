@@ -57,7 +57,7 @@ bool place(cluster_map& map, const names_t& alive);
 bool retire(cluster_map& map);
 
 // The server to which `self`, which serves the unit, should hand it over; empty: none, or not yet.
-std::string heir_of(const cluster_map& map, unsigned unit, const std::string& self);
+std::string successor_of(const cluster_map& map, unsigned unit, const std::string& self);
 // The number of copies without which a put is not acknowledged.
 inline unsigned least_copies(unsigned unit) { return store_client::copies_of_unit(unit) < 2 ? 1 : 2; }
 

@@ -44,7 +44,7 @@ std::string replay_map(std::string_view text, int& taken) {
   enter(*map, "a", "a:1", 7, {"disk", true}, {true, true, true, true});
   place(*map, alive);
   retire(*map);
-  for (const unsigned unit : {0u, kUnits, kPlacements - 1}) (void)heir_of(*map, unit, "a");
+  for (const unsigned unit : {0u, kUnits, kPlacements - 1}) (void)successor_of(*map, unit, "a");
   if (left_behind(*map, "a") > kPlacements) return "more is left behind than there is";
   (void)accept_loss(*map, "a", alive);
   return comes_back(*map);

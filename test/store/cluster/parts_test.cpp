@@ -49,9 +49,9 @@ void settle(cluster_map& map, const names_t& alive) {
       for (const auto& one : entry.joining) entry.copies.push_back(one);
       again = again || !entry.joining.empty();
       entry.joining.clear();
-      if (const std::string heir = heir_of(map, unit, entry.copies.front()); !heir.empty()) {
-        std::erase(entry.copies, heir);
-        entry.copies.insert(entry.copies.begin(), heir);
+      if (const std::string successor = successor_of(map, unit, entry.copies.front()); !successor.empty()) {
+        std::erase(entry.copies, successor);
+        entry.copies.insert(entry.copies.begin(), successor);
         again = true;
       }
     }

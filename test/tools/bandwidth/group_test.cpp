@@ -329,7 +329,7 @@ TEST(GroupLoss, APatientBarrierOutlastsTheTimeOut) {
   const auto said = run_ranks({options_of(3, 0, endpoint, 1), options_of(3, 1, endpoint, 1), options_of(3, 2, endpoint, 1)},
                               [](group& ranks) {
                                 if (ranks.rank() == 0) poll(nullptr, 0, 6000);
-                                auto fine = ranks.patient_barrier();
+                                auto fine = ranks.slow_barrier();
                                 return fine ? std::string("fine") : fine.error().message;
                               });
   EXPECT_EQ(said, (std::vector<std::string>{"fine", "fine", "fine"}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "messaging/bootstrap/rank_0_seeker.hpp"
+#include "messaging/bootstrap/rank_0_finder.hpp"
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -19,7 +19,7 @@ constexpr unsigned kConnectMs = 500;  // limit of one attempt; the end of the pr
 
 }  // namespace
 
-rank_0_seeker::rank_0_seeker(const meeting& settings, const std::string& secret)
+rank_0_finder::rank_0_finder(const job_settings& settings, const std::string& secret)
     : settings_(settings),
       secret_(secret),
       epoll_(real_device_io(), epoll_create1(EPOLL_CLOEXEC)),
@@ -27,15 +27,15 @@ rank_0_seeker::rank_0_seeker(const meeting& settings, const std::string& secret)
   watch(event_.get());
 }
 
-rank_0_seeker::~rank_0_seeker() = default;  // first stops the thread and joins it
+rank_0_finder::~rank_0_finder() = default;  // first stops the thread and joins it
 
-void rank_0_seeker::watch(int fd) const {
+void rank_0_finder::watch(int fd) const {
   epoll_event event{};
   event.events = EPOLLIN;
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
 }
 
-status rank_0_seeker::look_for(survivor_claim claim) {
+status rank_0_finder::start(survivor_claim claim) {
   {
     const std::lock_guard lock(mutex_);
     if (found_) return {};
@@ -56,18 +56,18 @@ status rank_0_seeker::look_for(survivor_claim claim) {
   return {};
 }
 
-void rank_0_seeker::stop_looking() {
+void rank_0_finder::stop_looking() {
   const std::lock_guard lock(mutex_);
   claim_.reset();
   ++version_;
 }
 
-bool rank_0_seeker::is_looking() {
+bool rank_0_finder::is_looking() {
   const std::lock_guard lock(mutex_);
   return claim_ || found_;
 }
 
-std::optional<joined_meeting> rank_0_seeker::take() {
+std::optional<joined_job> rank_0_finder::take() {
   std::uint64_t ignored = 0;
   const std::lock_guard lock(mutex_);
   if (!found_) return std::nullopt;
@@ -75,7 +75,7 @@ std::optional<joined_meeting> rank_0_seeker::take() {
   return std::exchange(found_, std::nullopt);
 }
 
-void rank_0_seeker::seek(const std::stop_token& stop) {
+void rank_0_finder::seek(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (claim_ && !stop.stop_requested()) {
     const survivor_claim claim = *claim_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages ("letters") between rank 0 and the others when ranks leave and come back. They use tags of the collectives' tag
+// Messages between rank 0 and the others when ranks leave and come back. They use tags of the collectives' tag
 // space that no collective uses.
 //
-// Owns: letters in progress. Threads: the messenger's lock guards all calls. Errors: none. A letter to or from a rank that
+// Owns: messages in progress. Threads: the messenger's lock guards all calls. Errors: none. A message to or from a rank that
 // is lost meanwhile is dropped.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace pl::messaging {
 
-struct return_letter {
+struct rejoin_message {
   enum class kind : std::uint32_t {
     step,    // from rank 0: `part` is the message of the new process in this step
     answer,  // to rank 0: the sender's answer
@@ -25,18 +25,18 @@ struct return_letter {
   kind type = kind::step;
   std::int32_t rank = -1;         // the rank that leaves or comes back
   std::uint32_t incarnation = 0;  // of that rank
-  std::uint32_t step = 0;         // 1: hosts, 2 and 3: introductions, 4: it is back
-  std::int32_t source = -1;       // of the letter
+  std::uint32_t step = 0;         // 1: hosts, 2 and 3: peer_info, 4: it is back
+  std::int32_t source = -1;       // of the message
   byte_string part{};
 };
 
-class return_mail {
+class rejoin_messages {
  public:
-  return_mail(messenger_context& context, tagged_messages& messages) : context_(context), messages_(messages) {}
+  rejoin_messages(messenger_context& context, tagged_messages& messages) : context_(context), messages_(messages) {}
   // `rank` may be this process itself.
-  void send(int rank, return_letter letter);
-  // The next letter that has arrived.
-  std::optional<return_letter> next();
+  void send(int rank, rejoin_message message);
+  // The next message that has arrived.
+  std::optional<rejoin_message> next();
 
  private:
   struct transit {
@@ -46,7 +46,7 @@ class return_mail {
   void sweep();
   messenger_context& context_;
   tagged_messages& messages_;
-  std::deque<return_letter> own_;
+  std::deque<rejoin_message> own_;
   std::list<transit> outgoing_, incoming_;
 };
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/reunion.hpp"
+#include "collectives/rejoin_agreement.hpp"
 
 #include <algorithm>
 #include <thread>
 
 #include "base/attended_time.hpp"
 #include "base/text.hpp"
-#include "messaging/return_mail.hpp"
+#include "messaging/rejoin_messages.hpp"
 
 namespace pl::collectives {
 namespace {
@@ -39,7 +39,7 @@ class open_arms {
 
 }  // namespace
 
-result<reunion::verdict> reunion::meet(std::uint64_t epoch, std::chrono::milliseconds limit) {
+result<rejoin_agreement::verdict> rejoin_agreement::run(std::uint64_t epoch, std::chrono::milliseconds limit) {
   const open_arms open(messages_);
   attended_time waited;
   for (;;) {
@@ -53,7 +53,7 @@ result<reunion::verdict> reunion::meet(std::uint64_t epoch, std::chrono::millise
 }
 
 // Whether every rank is the process that rank 0 meant.
-bool reunion::is_agreed() const {
+bool rejoin_agreement::is_agreed() const {
   for (int rank = 0; rank < messages_.size(); ++rank)
     if (!messages_.peer_state(rank).ok() ||
         messages_.incarnation(rank) != verdict_words_[2 + static_cast<std::size_t>(rank)])
@@ -62,7 +62,7 @@ bool reunion::is_agreed() const {
 }
 
 // It goes on with what the last call began. A rank 0 that is gone may come back, and is asked once it is there.
-result<bool> reunion::ask(std::uint64_t epoch) {
+result<bool> rejoin_agreement::ask(std::uint64_t epoch) {
   if (answer_.is_empty()) {
     messages_.progress();
     if (!messages_.peer_state(0).ok()) {
@@ -70,7 +70,7 @@ result<bool> reunion::ask(std::uint64_t epoch) {
       return false;
     }
     own_ = {epoch, messages_.last_barrier()};
-    verdict_words_.assign(2 + guests_.size(), 0);
+    verdict_words_.assign(2 + peers_.size(), 0);
     answer_ = messages_.irecv(0, host_buffer(verdict_words_.data(), verdict_words_.size() * sizeof verdict_words_[0]),
                               kVerdict, kWholeTag, tag_space::collective);
     sent_ = messages_.isend(0, host_buffer(&own_, sizeof own_), kProposal, tag_space::collective);
@@ -85,11 +85,11 @@ result<bool> reunion::ask(std::uint64_t epoch) {
 }
 
 // Only rank 0 knows who has not called; any rank may be the one that keeps another from coming back.
-std::string reunion::missing() const {
+std::string rejoin_agreement::missing() const {
   std::string names = messages_.rank() == 0 ? "" : "rank 0, or a rank that it waits for";
   for (int rank = messages_.rank() == 0 ? 1 : 0; rank < messages_.size(); ++rank) {
     const auto gone = messages_.awaited_for_return(rank);
-    const bool is_missing = messages_.rank() == 0 ? !guests_[static_cast<std::size_t>(rank)].has_come : !gone.empty();
+    const bool is_missing = messages_.rank() == 0 ? !peers_[static_cast<std::size_t>(rank)].has_come : !gone.empty();
     if (!is_missing) continue;
     names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank);
     names += " (" + (gone.empty() ? "it is there, and has not called" : "it is gone, and " + gone) + ")";
@@ -97,8 +97,8 @@ std::string reunion::missing() const {
   return names;
 }
 
-void reunion::look_at(int rank) {
-  auto& one = guests_[static_cast<std::size_t>(rank)];
+void rejoin_agreement::look_at(int rank) {
+  auto& one = peers_[static_cast<std::size_t>(rank)];
   if (!messages_.peer_state(rank).ok()) {
     one.has_come = false;
     one.received = {};
@@ -108,22 +108,22 @@ void reunion::look_at(int rank) {
   if (one.has_come) return;
   if (one.received.is_empty())
     one.received =
-        messages_.irecv(rank, host_buffer(&one.said, sizeof one.said), kProposal, kWholeTag, tag_space::collective);
+        messages_.irecv(rank, host_buffer(&one.proposed, sizeof one.proposed), kProposal, kWholeTag, tag_space::collective);
   if (!one.received.test()) return;
   one.has_come = one.received.outcome().ok();
   one.received = {};
 }
 
-result<bool> reunion::host(std::uint64_t epoch, std::chrono::milliseconds limit) {
+result<bool> rejoin_agreement::host(std::uint64_t epoch, std::chrono::milliseconds limit) {
   proposal highest{epoch, messages_.last_barrier()};
   bool is_whole = true;
   messages_.progress();
   for (int rank = 1; rank < messages_.size(); ++rank) {
     look_at(rank);
-    const auto& one = guests_[static_cast<std::size_t>(rank)];
+    const auto& one = peers_[static_cast<std::size_t>(rank)];
     is_whole = is_whole && one.has_come;
     if (!one.has_come) continue;
-    highest = {std::max(highest.epoch, one.said.epoch), std::max(highest.barrier, one.said.barrier)};
+    highest = {std::max(highest.epoch, one.proposed.epoch), std::max(highest.barrier, one.proposed.barrier)};
   }
   if (!is_whole) {
     std::this_thread::sleep_for(std::min<std::chrono::milliseconds>(limit, std::chrono::milliseconds(1)));
@@ -136,7 +136,7 @@ result<bool> reunion::host(std::uint64_t epoch, std::chrono::milliseconds limit)
     sends.push_back(messages_.isend(rank,
                                     host_buffer(verdict_words_.data(), verdict_words_.size() * sizeof verdict_words_[0]),
                                     kVerdict, tag_space::collective));
-    guests_[static_cast<std::size_t>(rank)] = {};
+    peers_[static_cast<std::size_t>(rank)] = {};
   }
   // A rank that is lost now is missed by all in the next collective.
   for (auto& each : sends) static_cast<void>(each.wait());

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that look for a new process of rank 0, and what it learns from them. Whole jobs do it in
 // collectives/rank_0_return_test.cpp.
-#include "messaging/bootstrap/rank_0_seeker.hpp"
+#include "messaging/bootstrap/rank_0_finder.hpp"
 
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <thread>
 
-#include "messaging/bootstrap/return_desk.hpp"
+#include "messaging/bootstrap/rejoin_requests.hpp"
 #include "test/messaging/bootstrap_rig.hpp"
 
 namespace pl::messaging {
@@ -63,7 +63,7 @@ std::vector<std::uint32_t> numbers_in(const byte_string& bytes) {
   return out;
 }
 
-TEST(rank_0_seeker, a_new_process_of_rank_0_learns_that_it_has_come_back) {
+TEST(rank_0_finder, a_new_process_of_rank_0_learns_that_it_has_come_back) {
   const auto place = "127.0.0.1:" + free_port();
   auto all = meet_three(place);
   ASSERT_TRUE(all[0] && all[1] && all[2]);
@@ -74,7 +74,7 @@ TEST(rank_0_seeker, a_new_process_of_rank_0_learns_that_it_has_come_back) {
     const auto event = next_event(group);
     ASSERT_TRUE(event && event->type == rank_0_event::kind::gone);
     // One of them has heard of a fifth process of rank 0, the other one has come back itself.
-    ASSERT_TRUE(group.rank_0()->look_for_rank_0({0, {{rank == 1 ? 5u : 1u, false}, {1, false}, {3, false}}}));
+    ASSERT_TRUE(group.rank_0()->find_rank_0({0, {{rank == 1 ? 5u : 1u, false}, {1, false}, {3, false}}}));
   }
   auto coming = std::async(std::launch::async, [&] { return open_bootstrap(elastic(0, place)); });
   std::vector<std::thread> survivors;
@@ -104,13 +104,13 @@ TEST(rank_0_seeker, a_new_process_of_rank_0_learns_that_it_has_come_back) {
   EXPECT_EQ(served, 2);
 }
 
-TEST(rank_0_seeker, whom_one_has_lost_is_lost_to_all) {
+TEST(rank_0_finder, whom_one_has_lost_is_lost_to_all) {
   const auto place = "127.0.0.1:" + free_port();
   auto all = meet_three(place);
   ASSERT_TRUE(all[0] && all[1] && all[2]);
   all[0].reset();
-  ASSERT_TRUE(all[2]->rank_0()->look_for_rank_0({0, {{1, false}, {1, false}, {1, false}}}));
-  ASSERT_TRUE(all[1]->rank_0()->look_for_rank_0({0, {{1, false}, {1, false}, {1, true}}}));
+  ASSERT_TRUE(all[2]->rank_0()->find_rank_0({0, {{1, false}, {1, false}, {1, false}}}));
+  ASSERT_TRUE(all[1]->rank_0()->find_rank_0({0, {{1, false}, {1, false}, {1, true}}}));
   auto coming = std::async(std::launch::async, [&] { return open_bootstrap(elastic(0, place)); });
   auto event = next_event(*all[1]);
   while (event && event->type == rank_0_event::kind::gone) event = next_event(*all[1]);
@@ -121,18 +121,18 @@ TEST(rank_0_seeker, whom_one_has_lost_is_lost_to_all) {
   all[1]->rank_0()->answer_rank_0(1, {std::byte{1}});
   auto back = coming.get();
   ASSERT_TRUE(back) << back.error().message;
-  EXPECT_TRUE(all[2]->rank_0()->is_looking_for_rank_0());
+  EXPECT_TRUE(all[2]->rank_0()->is_finding_rank_0());
 }
 
 // A survivor that leaves as it is welcomed lives: it is waited for once more, and not counted as gone.
-TEST(rank_0_seeker, who_leaves_at_the_welcome_is_gathered_again) {
+TEST(rank_0_finder, who_leaves_at_the_welcome_is_gathered_again) {
   const auto place = "127.0.0.1:" + free_port();
   auto all = meet_three(place);
   ASSERT_TRUE(all[0] && all[1] && all[2]);
   all[0].reset();
   const auto come = [&](int rank, std::uint32_t last) {
     auto& group = *all[static_cast<std::size_t>(rank)];
-    EXPECT_TRUE(group.rank_0()->look_for_rank_0({0, {{last, false}, {1, false}, {1, false}}}));
+    EXPECT_TRUE(group.rank_0()->find_rank_0({0, {{last, false}, {1, false}, {1, false}}}));
   };
   const auto find = [&](int rank, std::uint32_t number) {
     auto event = next_event(*all[static_cast<std::size_t>(rank)]);
@@ -156,11 +156,11 @@ TEST(rank_0_seeker, who_leaves_at_the_welcome_is_gathered_again) {
 }
 
 // Nor does rank 0 hear of it as of a process that asks.
-TEST(rank_0_seeker, a_living_rank_0_turns_away_who_takes_it_for_lost) {
+TEST(rank_0_finder, a_living_rank_0_turns_away_who_takes_it_for_lost) {
   const auto place = "127.0.0.1:" + free_port();
   auto all = meet_three(place);
   ASSERT_TRUE(all[0] && all[1] && all[2]);
-  ASSERT_TRUE(all[1]->rank_0()->look_for_rank_0({0, {{1, false}, {1, false}, {1, false}}}));
+  ASSERT_TRUE(all[1]->rank_0()->find_rank_0({0, {{1, false}, {1, false}, {1, false}}}));
   const auto end = std::chrono::steady_clock::now() + 500ms;
   bool is_noticed = false;
   while (std::chrono::steady_clock::now() < end || !is_noticed) {
@@ -172,17 +172,17 @@ TEST(rank_0_seeker, a_living_rank_0_turns_away_who_takes_it_for_lost) {
     EXPECT_FALSE(all[1]->rank_0()->poll_rank_0());
     std::this_thread::sleep_for(1ms);
   }
-  EXPECT_TRUE(all[1]->rank_0()->is_looking_for_rank_0());
-  all[1]->rank_0()->stop_looking_for_rank_0();
-  EXPECT_FALSE(all[1]->rank_0()->is_looking_for_rank_0());
+  EXPECT_TRUE(all[1]->rank_0()->is_finding_rank_0());
+  all[1]->rank_0()->stop_finding_rank_0();
+  EXPECT_FALSE(all[1]->rank_0()->is_finding_rank_0());
 }
 
-TEST(rank_0_seeker, a_new_rank_0_names_those_that_do_not_come) {
+TEST(rank_0_finder, a_new_rank_0_names_those_that_do_not_come) {
   const auto place = "127.0.0.1:" + free_port();
   auto all = meet_three(place);
   ASSERT_TRUE(all[0] && all[1] && all[2]);
   all[0].reset();
-  ASSERT_TRUE(all[1]->rank_0()->look_for_rank_0({0, {{1, false}, {1, false}, {1, false}}}));
+  ASSERT_TRUE(all[1]->rank_0()->find_rank_0({0, {{1, false}, {1, false}, {1, false}}}));
   const auto back = open_bootstrap(elastic(0, place, 2));
   ASSERT_EQ(back.code(), ETIMEDOUT);
   EXPECT_NE(back.error().message.find("within 2 s: 2 (to take rank 0 back they call"), std::string::npos)
@@ -191,18 +191,18 @@ TEST(rank_0_seeker, a_new_rank_0_names_those_that_do_not_come) {
 
 TEST(survivor_claim, is_read_as_it_was_written_and_nothing_else_is_one) {
   const survivor_claim claim{77, {{1, false}, {9, true}, {0x7fffffff, false}}};
-  const auto text = introduction_of("node7", &claim);
-  const auto [host, read] = parse_introduction(text, 3);
+  const auto text = peer_info_of("node7", &claim);
+  const auto [host, read] = parse_peer_info(text, 3);
   EXPECT_EQ(host, "node7");
   ASSERT_TRUE(read);
   EXPECT_EQ(read->run, 77u);
   EXPECT_TRUE(read->ranks[1].is_gone && read->ranks[1].incarnation == 9);
   EXPECT_TRUE(!read->ranks[2].is_gone && read->ranks[2].incarnation == 0x7fffffff);
   for (std::size_t bytes = 0; bytes < text.size(); ++bytes)
-    EXPECT_FALSE(parse_introduction(text.substr(0, bytes), 3).second) << bytes;
-  EXPECT_FALSE(parse_introduction(text, 2).second);
-  EXPECT_FALSE(parse_introduction(text + "x", 3).second);
-  EXPECT_FALSE(parse_introduction(introduction_of("node7", nullptr), 3).second);
+    EXPECT_FALSE(parse_peer_info(text.substr(0, bytes), 3).second) << bytes;
+  EXPECT_FALSE(parse_peer_info(text, 2).second);
+  EXPECT_FALSE(parse_peer_info(text + "x", 3).second);
+  EXPECT_FALSE(parse_peer_info(peer_info_of("node7", nullptr), 3).second);
 }
 
 }  // namespace

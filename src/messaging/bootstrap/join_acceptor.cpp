@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "messaging/bootstrap/visitor_desk.hpp"
+#include "messaging/bootstrap/join_acceptor.hpp"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 namespace pl::messaging {
 namespace {
 
-constexpr unsigned kIntroductionMs = 5000;  // time limit for a hello; afterwards the visitor is a stranger
+constexpr unsigned kHelloMs = 5000;  // time limit for a hello; afterwards the process counts as unauthenticated
 
 }  // namespace
 
@@ -22,7 +22,7 @@ std::string own_host_name() {
   return name;
 }
 
-star_frame_head head_of(const meeting& settings, star_frame_kind kind, std::uint64_t run) {
+star_frame_head head_of(const job_settings& settings, star_frame_kind kind, std::uint64_t run) {
   star_frame_head head;
   head.kind = kind;
   head.rank = static_cast<std::uint32_t>(settings.rank);
@@ -39,15 +39,15 @@ std::vector<std::byte> text_to_prove(const star_frame_head& hello, std::span<con
   return out;
 }
 
-void visitor_desk::turn_away(visitor& candidate, const std::string& text) {
+void join_acceptor::reject(joining_process& candidate, const std::string& text) {
   static_cast<void>(candidate.stream.send(head_of(settings_, star_frame_kind::refusal, 0), bytes_of(text), kSendMs));
-  turned_away_ = text;
+  rejected_ = text;
   if (settings_.report) settings_.report("turned away: " + text);
   candidate.is_over = true;
 }
 
-// Until a visitor is authenticated, nothing that it sends ends the run.
-status visitor_desk::hear(visitor& candidate, star_frame&& said) {
+// Until a process is authenticated, nothing that it sends ends the run.
+status join_acceptor::hear(joining_process& candidate, star_frame&& said) {
   if (secret_.empty()) {
     candidate.is_over = true;
     return decide_(candidate, said.head, text_of(said.body));
@@ -58,9 +58,9 @@ status visitor_desk::hear(visitor& candidate, star_frame&& said) {
   const auto wanted =
       prove(prover::joining, secret_, candidate.own, candidate.peer_nonce, text_to_prove(candidate.hello->head, host));
   if (said.head.kind != star_frame_kind::proof || !shown || !is_equal(*shown, wanted)) {
-    turn_away(candidate,
-              format("a visitor that says it is rank %u (%s) has another secret than rank 0 at %s; %s",
-                     candidate.hello->head.rank, text_of(host).c_str(), settings_.rendezvous.text.c_str(), kHowToShare));
+    reject(candidate,
+           format("a process that says it is rank %u (%s) has another secret than rank 0 at %s; %s",
+                  candidate.hello->head.rank, text_of(host).c_str(), settings_.rendezvous.text.c_str(), kHowToShare));
     return {};
   }
   candidate.is_over = true;
@@ -68,12 +68,12 @@ status visitor_desk::hear(visitor& candidate, star_frame&& said) {
   return decide_(candidate, candidate.hello->head, text_of(host));
 }
 
-void visitor_desk::challenge(visitor& candidate, star_frame&& hello) {
+void join_acceptor::challenge(joining_process& candidate, star_frame&& hello) {
   const auto peer_nonce = take_fixed<nonce>(hello.body);
   const auto own = make_nonce();
   if (hello.head.kind != star_frame_kind::hello || hello.head.version != kFrameVersion || !peer_nonce || !own)
-    return turn_away(candidate, format("a visitor without a secret, or with another version of peerlane, at %s; %s",
-                                       settings_.rendezvous.text.c_str(), kHowToShare));
+    return reject(candidate, format("a process without a secret, or with another version of peerlane, at %s; %s",
+                                    settings_.rendezvous.text.c_str(), kHowToShare));
   candidate.peer_nonce = *peer_nonce;
   candidate.own = *own;
   candidate.hello = std::move(hello);
@@ -85,40 +85,40 @@ void visitor_desk::challenge(visitor& candidate, star_frame&& hello) {
   candidate.is_over = !candidate.stream.send(head_of(settings_, star_frame_kind::challenge, 0), body, kSendMs);
 }
 
-// Disconnects the oldest visitor that has sent nothing. Visitors that wait for the answer to their challenge are kept,
+// Disconnects the oldest process that has sent nothing. Processes that wait for the answer to their challenge are kept,
 // because they may be ranks.
-void visitor_desk::make_room() {
-  if (visitors_.size() < max_visitors()) return;
-  const auto silent = std::find_if(visitors_.begin(), visitors_.end(), [](const visitor& one) { return !one.hello; });
-  visitors_.erase(silent == visitors_.end() ? visitors_.begin() : silent);
+void join_acceptor::make_room() {
+  if (joining_processes_.size() < max_joining()) return;
+  const auto silent = std::find_if(joining_processes_.begin(), joining_processes_.end(),
+                                   [](const joining_process& one) { return !one.hello; });
+  joining_processes_.erase(silent == joining_processes_.end() ? joining_processes_.begin() : silent);
 }
 
-void visitor_desk::accept_all(int listener) {
+void join_acceptor::accept_all(int listener) {
   for (std::size_t taken = 0; taken < kMaxStrangers; ++taken) {
     unique_fd socket(real_device_io(), accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) return;
     const bool is_known = !secret_.empty() || is_same_user(socket.get());
     prepare_connection(socket.get(), settings_.timeout_s);
-    visitor candidate{frame_stream(std::move(socket), kMaxStrangerBody), monotonic_ns()};
+    joining_process candidate{frame_stream(std::move(socket), kMaxStrangerBody), monotonic_ns()};
     if (!is_known) {
-      turn_away(candidate,
-                format("a visitor that is not of rank 0's user and machine, as far as the kernel tells, at %s; %s",
-                       settings_.rendezvous.text.c_str(), kHowToShare));
+      reject(candidate, format("a process that is not of rank 0's user and machine, as far as the kernel tells, at %s; %s",
+                               settings_.rendezvous.text.c_str(), kHowToShare));
       continue;
     }
     make_room();
-    visitors_.push_back(std::move(candidate));
+    joining_processes_.push_back(std::move(candidate));
   }
 }
 
-status visitor_desk::look_after() {
-  for (auto candidate = visitors_.begin(); candidate != visitors_.end();) {
+status join_acceptor::serve() {
+  for (auto candidate = joining_processes_.begin(); candidate != joining_processes_.end();) {
     star_frame said;
     auto whole = candidate->stream.receive(said);
     if (whole && *whole)
       if (auto fine = hear(*candidate, std::move(said)); !fine) return fine;
-    const bool is_slow = monotonic_ns() - candidate->arrived_ns > kIntroductionMs * std::uint64_t{1'000'000};
-    candidate = !whole || candidate->is_over || is_slow ? visitors_.erase(candidate) : candidate + 1;
+    const bool is_slow = monotonic_ns() - candidate->arrived_ns > kHelloMs * std::uint64_t{1'000'000};
+    candidate = !whole || candidate->is_over || is_slow ? joining_processes_.erase(candidate) : candidate + 1;
   }
   return {};
 }

@@ -13,7 +13,7 @@
 
 namespace pl::messaging {
 
-struct launcher_meeting {
+struct launcher_rendezvous {
   endpoint rendezvous;
   std::string secret;
   unique_fd listener;                     // rank 0 only; empty on other ranks
@@ -23,10 +23,10 @@ struct launcher_meeting {
 // Collective: each call arranges a separate rendezvous, so all ranks of the job must make the same number of calls. ENOSYS:
 // the store is not available. ETIMEDOUT: rank 0 published nothing within `timeout_s` seconds. EIO: the launcher reported an
 // error. EADDRNOTAVAIL: this host has no usable address.
-result<launcher_meeting> arrange_meeting(int rank, unsigned timeout_s);
+result<launcher_rendezvous> arrange_rendezvous(int rank, unsigned timeout_s);
 
-// Encodes and decodes the text that rank 0 publishes. EPROTO: `text` was not made by meeting_text().
-std::string meeting_text(const std::vector<endpoint::address>& addresses, const std::string& secret);
-result<launcher_meeting> parse_meeting(const std::string& text);
+// Encodes and decodes the text that rank 0 publishes. EPROTO: `text` was not made by rendezvous_text().
+std::string rendezvous_text(const std::vector<endpoint::address>& addresses, const std::string& secret);
+result<launcher_rendezvous> parse_rendezvous_text(const std::string& text);
 
 }  // namespace pl::messaging

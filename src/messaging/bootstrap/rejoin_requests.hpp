@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Interfaces for ranks that come back in an elastic job. return_desk is the side of rank 0: processes that ask to rejoin,
-// and the connections of all ranks. rank_0_desk is the side of the other ranks: the loss of rank 0 and its return.
+// Interfaces for ranks that come back in an elastic job. rejoin_requests is the side of rank 0: processes that ask to
+// rejoin, and the connections of all ranks. rank_0_search is the side of the other ranks: the loss of rank 0 and its return.
 //
 // A process that asks to rejoin is already authenticated. Once admitted, it takes part in exchanges (bootstrap::all_gather)
 // with rank 0 alone, which answers for all ranks.
@@ -19,7 +19,7 @@
 
 namespace pl::messaging {
 
-// Number of exchanges that a rejoining rank makes: hosts, two introductions, and the incarnations of all ranks.
+// Number of exchanges that a rejoining rank makes: hosts, peer_info twice, and the incarnations of all ranks.
 inline constexpr std::uint32_t kReturnSteps = 4;
 
 struct return_event {
@@ -33,9 +33,9 @@ struct return_event {
   std::vector<std::byte> data{};
 };
 
-class return_desk {
+class rejoin_requests {
  public:
-  virtual ~return_desk() = default;
+  virtual ~rejoin_requests() = default;
   // The next event; empty: none. Never waits.
   virtual std::optional<return_event> poll() = 0;
   // Readable when poll() has an event.
@@ -49,7 +49,7 @@ class return_desk {
   // Sends the contributions of all ranks to the exchange that `rank` has begun.
   virtual void answer(int rank, const std::vector<std::vector<std::byte>>& all) = 0;
   // Tells `rank` that its answer will come later, so that it does not time out.
-  virtual void ask_for_patience(int rank) = 0;
+  virtual void extend_time_limit(int rank) = 0;
   // Time limit for all ranks to take back a rejoining rank.
   virtual unsigned timeout_ms() const noexcept = 0;
   // By rank: the highest incarnation that any rank knows. Empty: every rank still has its first process.
@@ -70,18 +70,18 @@ struct rank_0_event {
   std::vector<std::byte> data{};
 };
 
-class rank_0_desk {
+class rank_0_search {
  public:
-  virtual ~rank_0_desk() = default;
+  virtual ~rank_0_search() = default;
   // The next event; empty: none. Never waits.
   virtual std::optional<rank_0_event> poll_rank_0() = 0;
   // Readable when poll_rank_0() has an event.
   virtual int rank_0_descriptor() const noexcept = 0;
   // Starts the search for a new process of rank 0, or restarts it with a new claim; known.run is filled in. EAGAIN: the
   // search could not be started.
-  virtual status look_for_rank_0(survivor_claim known) = 0;
-  virtual void stop_looking_for_rank_0() = 0;
-  virtual bool is_looking_for_rank_0() = 0;
+  virtual status find_rank_0(survivor_claim known) = 0;
+  virtual void stop_finding_rank_0() = 0;
+  virtual bool is_finding_rank_0() = 0;
   virtual void answer_rank_0(std::uint64_t step, const std::vector<std::byte>& part) = 0;
 };
 

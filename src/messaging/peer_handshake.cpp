@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "messaging/peer_introduction.hpp"
+#include "messaging/peer_handshake.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -9,12 +9,12 @@
 namespace pl::messaging {
 namespace {
 
-std::span<const std::byte> bytes_of(const introduction& value) { return std::as_bytes(std::span(&value, 1)); }
+std::span<const std::byte> bytes_of(const peer_info& value) { return std::as_bytes(std::span(&value, 1)); }
 
 failure another_version(std::size_t rank) { return {EPROTO, format("rank %zu runs another version of this library", rank)}; }
 
-result<introduction> read_introduction(std::size_t rank, std::span<const std::byte> said) {
-  introduction out;
+result<peer_info> read_peer_info(std::size_t rank, std::span<const std::byte> said) {
+  peer_info out;
   if (said.size() < sizeof out) return another_version(rank);
   std::memcpy(&out, said.data(), sizeof out);
   if (out.protocol != kProtocol) return another_version(rank);
@@ -23,7 +23,7 @@ result<introduction> read_introduction(std::size_t rank, std::span<const std::by
 
 }  // namespace
 
-status introducer::prepare(const bootstrap& group) {
+status peer_handshake::prepare(const bootstrap& group) {
   mine_.node = node_identity::current();
   mine_.wants_calibration = context_.options.calibrate ? 1 : 0;
   mine_.is_elastic = group.stays_open() ? 1 : 0;
@@ -43,22 +43,22 @@ status introducer::prepare(const bootstrap& group) {
 }
 
 // Marks a rank that is gone when this process rejoins.
-void introducer::miss(peer_state& remote) const {
+void peer_handshake::miss(peer_state& remote) const {
   remote.is_lost = remote.is_dead = true;
   remote.loss = format("rank %d was gone when this process came back", remote.rank);
 }
 
 // Checks the first round. All ranks detect the same failures.
-result<std::vector<introduction>> introducer::gather(bootstrap& group) {
+result<std::vector<peer_info>> peer_handshake::gather(bootstrap& group) {
   auto all = group.all_gather(bytes_of(mine_));
   if (!all) return std::move(all).error();
-  std::vector<introduction> known(all->size());
+  std::vector<peer_info> known(all->size());
   for (std::size_t i = 0; i < all->size(); ++i) {
     if (group.incarnation() > 1 && (*all)[i].empty()) {
       miss(context_.peers[i]);
       continue;
     }
-    auto received = read_introduction(i, (*all)[i]);
+    auto received = read_peer_info(i, (*all)[i]);
     if (!received) return received.error();
     if (received->is_elastic != mine_.is_elastic)
       return failure{EINVAL, format("rank %zu %s elastic and rank %d %s: give all ranks the same option (elastic, or "
@@ -72,7 +72,7 @@ result<std::vector<introduction>> introducer::gather(bootstrap& group) {
 }
 
 // Opens the queues to a process of the node if its memory can be accessed. Otherwise the process counts as remote.
-status introducer::open_queues(peer_state& remote, const introduction& received) {
+status peer_handshake::open_queues(peer_state& remote, const peer_info& received) {
   remote.pid = received.node.pid;
   remote.cost_limit = std::max<std::uint64_t>(received.unexpected_bytes, thresholds::kMinUnexpected);
   if (remote.rank == context_.rank || !received.node.is_same_node(mine_.node)) return {};
@@ -85,7 +85,7 @@ status introducer::open_queues(peer_state& remote, const introduction& received)
   return {};
 }
 
-status introducer::open_fabric() {
+status peer_handshake::open_fabric() {
   if (channel_.fabric() == nullptr)
     if (auto opened = channel_.open_fabric(rank_on_node_); !opened) return opened;
   const auto& fabric = *channel_.fabric();
@@ -95,7 +95,7 @@ status introducer::open_fabric() {
   return {};
 }
 
-byte_string introducer::second_introduction() const {
+byte_string peer_handshake::second_peer_info() const {
   byte_string whole(bytes_of(mine_).begin(), bytes_of(mine_).end());
   for (const auto& each : context_.peers) whole.push_back(std::byte{each.is_same_node});
   const auto* const fabric = channel_.fabric();
@@ -103,8 +103,8 @@ byte_string introducer::second_introduction() const {
   return whole;
 }
 
-status introducer::accept(std::size_t rank, std::span<const std::byte> text) {
-  const auto received = read_introduction(rank, text);
+status peer_handshake::accept(std::size_t rank, std::span<const std::byte> text) {
+  const auto received = read_peer_info(rank, text);
   if (!received) return received.error();
   const std::size_t before_address = sizeof *received + context_.peers.size();
   if (text.size() < before_address) return another_version(rank);
@@ -127,7 +127,7 @@ status introducer::accept(std::size_t rank, std::span<const std::byte> text) {
   return {};
 }
 
-result<bool> introducer::introduce(bootstrap& group) {
+result<bool> peer_handshake::run(bootstrap& group) {
   if (auto done = prepare(group); !done) return std::move(done).error();
   const auto known = gather(group);
   if (!known) return known.error();
@@ -137,7 +137,7 @@ result<bool> introducer::introduce(bootstrap& group) {
     if (opened && !each.is_dead) opened = open_queues(each, (*known)[static_cast<std::size_t>(each.rank)]);
   if (opened && channel_.has_remote_peers()) opened = open_fabric();
   mine_.is_ready = opened ? 1 : 0;
-  auto all = group.all_gather(second_introduction());
+  auto all = group.all_gather(second_peer_info());
   if (!opened) return std::move(opened).error();
   if (!all) return std::move(all).error();
   for (auto& each : context_.peers) {
@@ -159,7 +159,7 @@ result<bool> introducer::introduce(bootstrap& group) {
 }
 
 // Rank 0 sends the incarnation of each rank; 0: it is gone.
-status introducer::take_incarnations(std::span<const std::byte> numbers) {
+status peer_handshake::take_incarnations(std::span<const std::byte> numbers) {
   if (numbers.size() != context_.peers.size() * sizeof(std::uint32_t)) return another_version(0);
   for (auto& each : context_.peers) {
     std::memcpy(&each.incarnation, numbers.data() + static_cast<std::size_t>(each.rank) * sizeof each.incarnation,
@@ -171,8 +171,8 @@ status introducer::take_incarnations(std::span<const std::byte> numbers) {
 
 // ---- A rank has come back
 
-result<byte_string> introducer::answer_first(peer_state& remote, std::span<const std::byte> said) {
-  const auto received = read_introduction(static_cast<std::size_t>(remote.rank), said);
+result<byte_string> peer_handshake::answer_first(peer_state& remote, std::span<const std::byte> said) {
+  const auto received = read_peer_info(static_cast<std::size_t>(remote.rank), said);
   if (!received) return received.error();
   auto queues = channel_.renew_queues(remote);
   if (!queues) return std::move(queues).error();
@@ -181,7 +181,7 @@ result<byte_string> introducer::answer_first(peer_state& remote, std::span<const
   fresh.is_dead = fresh.is_lost = true;  // until it is back
   fresh.loss = remote.loss;
   remote = std::move(fresh);
-  introduction answer = mine_;
+  peer_info answer = mine_;
   answer.send_queues = *queues;
   answer.is_ready = answer.wants_calibration = 0;
   // The error at the other process says what does not match; this process continues in any case.
@@ -189,15 +189,15 @@ result<byte_string> introducer::answer_first(peer_state& remote, std::span<const
   return byte_string(bytes_of(answer).begin(), bytes_of(answer).end());
 }
 
-bool introducer::is_on_node(std::span<const std::byte> first) const {
-  const auto received = read_introduction(0, first);
+bool peer_handshake::is_on_node(std::span<const std::byte> first) const {
+  const auto received = read_peer_info(0, first);
   return received && received->node.is_same_node(mine_.node);
 }
 
-byte_string introducer::answer_second(peer_state& remote, std::span<const std::byte> said) {
+byte_string peer_handshake::answer_second(peer_state& remote, std::span<const std::byte> said) {
   const auto opened = remote.is_same_node ? status() : open_fabric();
   mine_.is_ready = opened && accept(static_cast<std::size_t>(remote.rank), said) ? 1 : 0;
-  return second_introduction();
+  return second_peer_info();
 }
 
 }  // namespace pl::messaging

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "messaging/bootstrap/launcher_meeting.hpp"
+#include "messaging/bootstrap/launcher_rendezvous.hpp"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -105,7 +105,7 @@ std::string in_hex(const nonce& bytes) {
 }
 
 // The part of rank 0.
-result<launcher_meeting> announce(std::unique_ptr<launcher_store> store, const std::string& key) {
+result<launcher_rendezvous> announce(std::unique_ptr<launcher_store> store, const std::string& key) {
   std::uint16_t port = 0;
   auto listener = listen_anywhere(port);
   if (!listener) return std::move(listener).error();
@@ -113,9 +113,9 @@ result<launcher_meeting> announce(std::unique_ptr<launcher_store> store, const s
   if (addresses.empty()) return failure{EADDRNOTAVAIL, "rank 0's host has no address that other hosts can reach"};
   const auto secret = make_nonce();
   if (!secret) return secret.error();
-  const std::string text = meeting_text(addresses, in_hex(*secret));
+  const std::string text = rendezvous_text(addresses, in_hex(*secret));
   if (status published = store->publish(key, text); !published) return std::move(published).error();
-  auto out = parse_meeting(text);
+  auto out = parse_rendezvous_text(text);
   if (!out) return out;
   out->listener = *std::move(listener);
   out->store = std::move(store);
@@ -124,17 +124,17 @@ result<launcher_meeting> announce(std::unique_ptr<launcher_store> store, const s
 
 }  // namespace
 
-std::string meeting_text(const std::vector<endpoint::address>& addresses, const std::string& secret) {
+std::string rendezvous_text(const std::vector<endpoint::address>& addresses, const std::string& secret) {
   std::string out = format("%s %s %u", kMark, secret.c_str(), port_of(addresses.front()));
   for (const auto& one : addresses) out += " " + address_text(one);
   return out;
 }
 
-result<launcher_meeting> parse_meeting(const std::string& text) {
+result<launcher_rendezvous> parse_rendezvous_text(const std::string& text) {
   std::istringstream words(text);
   std::string mark, address;
   std::uint16_t port = 0;
-  launcher_meeting out;
+  launcher_rendezvous out;
   words >> mark >> out.secret >> port;
   const bool is_begun = static_cast<bool>(words) && mark == kMark && port != 0;
   while (is_begun && words >> address) {
@@ -171,7 +171,7 @@ result<std::unique_ptr<launcher_store>> open_launcher_store(int rank) {
   return failure{ENOSYS, reasons};
 }
 
-result<launcher_meeting> arrange_meeting(int rank, unsigned timeout_s) {
+result<launcher_rendezvous> arrange_rendezvous(int rank, unsigned timeout_s) {
   static std::atomic<unsigned> meetings{0};
   const std::string key = format("peerlane.meeting.%u", meetings++);
   auto store = open_launcher_store(rank);
@@ -179,7 +179,7 @@ result<launcher_meeting> arrange_meeting(int rank, unsigned timeout_s) {
   if (rank == 0) return announce(*std::move(store), key);
   auto text = (*store)->read(0, key, timeout_s);
   if (!text) return std::move(text).error();
-  auto out = parse_meeting(*text);
+  auto out = parse_rendezvous_text(*text);
   if (out) out->store = *std::move(store);
   return out;
 }

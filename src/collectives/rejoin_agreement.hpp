@@ -20,26 +20,26 @@
 
 namespace pl::collectives {
 
-class reunion {
+class rejoin_agreement {
  public:
-  explicit reunion(messaging::messenger& messages)
-      : messages_(messages), guests_(static_cast<std::size_t>(messages.size())) {}
+  explicit rejoin_agreement(messaging::messenger& messages)
+      : messages_(messages), peers_(static_cast<std::size_t>(messages.size())) {}
   struct verdict {
     std::uint64_t epoch = 0, barrier = 0;
     std::uint64_t losses = 0;  // messenger::losses(), before the look at all ranks
     bool is_whole = false;     // false: a rank has been lost since, so there must be another one
   };
-  result<verdict> meet(std::uint64_t epoch, std::chrono::milliseconds limit);
+  result<verdict> run(std::uint64_t epoch, std::chrono::milliseconds limit);
 
  private:
   struct proposal {
     std::uint64_t epoch = 0, barrier = 0;
   };
   // At rank 0: what a rank proposes.
-  struct guest {
+  struct peer_proposal {
     std::uint32_t incarnation = 0;  // whose proposal it is
     bool has_come = false;
-    proposal said;
+    proposal proposed;
     messaging::request received;
   };
   result<bool> ask(std::uint64_t epoch);
@@ -49,7 +49,7 @@ class reunion {
   std::string missing() const;
 
   messaging::messenger& messages_;
-  std::vector<guest> guests_;
+  std::vector<peer_proposal> peers_;
   proposal own_;
   std::vector<std::uint64_t> verdict_words_;  // epoch, barrier, and the incarnation of each rank
   messaging::request sent_, answer_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Authenticates processes that connect to the socket of rank 0 (visitors): passes those of this job on, rejects all others.
+// Authenticates processes that connect to the socket of rank 0: passes those of this job on, rejects all others.
 //
-// If the job has a secret, each side proves that it knows it. Otherwise the kernel must confirm that the visitor is a
-// process of this user on this machine. Until then nothing that a visitor sends has any effect on the job.
+// If the job has a secret, each side proves that it knows it. Otherwise the kernel must confirm that the process is a
+// one of this user on this machine. Until then nothing that it sends has any effect on the job.
 //
-// Owns: the connections of visitors. Threads: one. Errors: those of the judge. An error of a visitor only ends its
+// Owns: the connections of these processes. Threads: one. Errors: those of the judge. An error of a process only ends its
 // connection.
 #pragma once
 
@@ -30,7 +30,7 @@ inline constexpr const char* kHowToShare =
     "PEERLANE_LINK_SECRET_FILE=FILE";
 
 std::string own_host_name();
-star_frame_head head_of(const meeting& settings, star_frame_kind kind, std::uint64_t run);
+star_frame_head head_of(const job_settings& settings, star_frame_kind kind, std::uint64_t run);
 // The part of a hello that the proofs of both sides cover: rank, number of ranks, job and host.
 std::vector<std::byte> text_to_prove(const star_frame_head& hello, std::span<const std::byte> host);
 
@@ -47,9 +47,9 @@ std::optional<Fixed> take_fixed(std::span<const std::byte> bytes, std::size_t of
   return out;
 }
 
-class visitor_desk {
+class join_acceptor {
  public:
-  struct visitor {
+  struct joining_process {
     frame_stream stream;
     std::uint64_t arrived_ns = 0;
     // With a secret: its hello, once it was challenged.
@@ -57,39 +57,39 @@ class visitor_desk {
     nonce own{}, peer_nonce{};
     bool is_over = false;
   };
-  // Decides about an authenticated visitor. It may move the stream out of `candidate`; a failure ends look_after().
-  using judge = std::function<status(visitor& candidate, const star_frame_head& hello, const std::string& host)>;
+  // Decides about an authenticated process. It may move the stream out of `candidate`; a failure ends serve().
+  using judge = std::function<status(joining_process& candidate, const star_frame_head& hello, const std::string& host)>;
 
-  visitor_desk(meeting settings, std::string secret, judge decide)
+  join_acceptor(job_settings settings, std::string secret, judge decide)
       : settings_(std::move(settings)), secret_(std::move(secret)), decide_(std::move(decide)) {}
-  visitor_desk(const visitor_desk&) = delete;  // `decide_` refers to its owner
-  visitor_desk& operator=(const visitor_desk&) = delete;
+  join_acceptor(const join_acceptor&) = delete;  // `decide_` refers to its owner
+  join_acceptor& operator=(const join_acceptor&) = delete;
 
-  // Limit for concurrent visitors: the ranks of the job, plus kMaxStrangers.
-  std::size_t max_visitors() const { return static_cast<std::size_t>(settings_.size) + kMaxStrangers; }
+  // Limit for concurrent connections: the ranks of the job, plus kMaxStrangers.
+  std::size_t max_joining() const { return static_cast<std::size_t>(settings_.size) + kMaxStrangers; }
   // Accepts all pending connections.
   void accept_all(int listener);
-  // Handles what visitors have sent, without waiting for more. Errors: those of the judge.
-  status look_after();
-  // Sends `text` to the visitor as the reason; its connection is closed afterwards.
-  void turn_away(visitor& candidate, const std::string& text);
+  // Handles what the processes have sent, without waiting for more. Errors: those of the judge.
+  status serve();
+  // Sends `text` to the process as the reason; its connection is closed afterwards.
+  void reject(joining_process& candidate, const std::string& text);
   void add_descriptors(std::vector<pollfd>& out) const {
-    for (const auto& each : visitors_) out.push_back({each.stream.fd(), POLLIN, 0});
+    for (const auto& each : joining_processes_) out.push_back({each.stream.fd(), POLLIN, 0});
   }
-  bool is_empty() const noexcept { return visitors_.empty(); }
-  const std::string& last_turned_away() const noexcept { return turned_away_; }  // reason of the last rejection
+  bool is_empty() const noexcept { return joining_processes_.empty(); }
+  const std::string& last_rejected() const noexcept { return rejected_; }  // reason of the last rejection
 
  private:
   static constexpr std::size_t kMaxStrangers = 64;
   void make_room();
-  status hear(visitor& candidate, star_frame&& said);
-  void challenge(visitor& candidate, star_frame&& hello);
+  status hear(joining_process& candidate, star_frame&& said);
+  void challenge(joining_process& candidate, star_frame&& hello);
 
-  const meeting settings_;
+  const job_settings settings_;
   const std::string secret_;
   const judge decide_;
-  std::string turned_away_;
-  std::vector<visitor> visitors_;
+  std::string rejected_;
+  std::vector<joining_process> joining_processes_;
 };
 
 }  // namespace pl::messaging

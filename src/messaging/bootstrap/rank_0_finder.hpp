@@ -20,18 +20,18 @@
 
 namespace pl::messaging {
 
-class rank_0_seeker {
+class rank_0_finder {
  public:
-  rank_0_seeker(const meeting& settings, const std::string& secret);
-  ~rank_0_seeker();
+  rank_0_finder(const job_settings& settings, const std::string& secret);
+  ~rank_0_finder();
   // Starts the search, or restarts it with a new claim.
-  status look_for(survivor_claim claim);
+  status start(survivor_claim claim);
   // Ends the search without waiting for the thread. A connection that was already found is kept, because rank 0 has counted
   // this process as connected since then.
   void stop_looking();
   bool is_looking();
   // Returns the connection with the new process once; that process has received this rank's claim. Empty: none found yet.
-  std::optional<joined_meeting> take();
+  std::optional<joined_job> take();
   // Readable when take() has a connection, or when a descriptor passed to watch() is readable.
   int descriptor() const noexcept { return epoll_.get(); }
   void watch(int fd) const;
@@ -39,7 +39,7 @@ class rank_0_seeker {
  private:
   void seek(const std::stop_token& stop);
 
-  const meeting settings_;
+  const job_settings settings_;
   const std::string secret_;
   unique_fd epoll_, event_;
   std::mutex mutex_;  // guards all members below
@@ -47,7 +47,7 @@ class rank_0_seeker {
   std::optional<survivor_claim> claim_;  // set during a search
   unsigned version_ = 0;                 // of claim_
   bool is_running_ = false;              // the thread runs; it may not have noticed yet that the search has ended
-  std::optional<joined_meeting> found_;
+  std::optional<joined_job> found_;
   std::jthread thread_;
 };
 
