@@ -601,7 +601,7 @@ void bench::time_gemm() {
 }
 
 void bench::time_gemm_beside(const matrix_product& product, cu::function_t burst, std::uint64_t bytes, bool is_resident) {
-  constexpr std::uint64_t kPutsOfABurst = 128, kUnderWay = 512;
+  constexpr std::uint64_t kPutsOfABurst = 128, kInFlight = 512;
   std::vector<double> alone, beside, gb_per_s;
   for (int turn = 0; turn < 5; ++turn) {
     alone.push_back(product.run([] {}));
@@ -616,7 +616,7 @@ void bench::time_gemm_beside(const matrix_product& product, cu::function_t burst
     }
     std::uint64_t launched = 0;
     beside.push_back(product.run([&] {
-      if (is_resident || launched - (session_->ring(0).read().completed - before) > kUnderWay) return;
+      if (is_resident || launched - (session_->ring(0).read().completed - before) > kInFlight) return;
       auto handle = ring();
       auto rounds = static_cast<unsigned>(kPutsOfABurst / 32);
       void* parameters[] = {&handle, &host_window_, &gpu_, &bytes, &rounds};

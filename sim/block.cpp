@@ -19,8 +19,8 @@
 namespace pl::sim {
 namespace {
 
-constexpr unsigned kRoundsBeforeLook = 4;  // copies store every other round, and their loads need no look
-constexpr unsigned kPatientRounds = 2000;  // fruitless rounds before a polling block starts to sleep
+constexpr unsigned kRoundsBeforeCheck = 4;  // copies store every other round, and their loads need no look
+constexpr unsigned kPatientRounds = 2000;   // fruitless rounds before a polling block starts to sleep
 constexpr long kIdleSleepNs = 20'000;
 constexpr std::size_t kCachedTranslations = 4;
 constexpr std::size_t kPolledWords = 8;        // a thread that loads only these polls
@@ -177,7 +177,7 @@ void block_runner::relax() {
     idle_rounds_ = 0;
     return;
   }
-  if (++idle_rounds_ <= kRoundsBeforeLook) return;
+  if (++idle_rounds_ <= kRoundsBeforeCheck) return;
   g_idle_rounds.fetch_add(1, std::memory_order_relaxed);
   if (idle_rounds_ < kPatientRounds) {
     sched_yield();
@@ -228,7 +228,7 @@ const reach& block_runner::find(std::uint64_t address, std::size_t bytes, bool i
     fault(code::misaligned_address, address, "misaligned access");
   // What reads on through memory does not poll, and must not give its CPU away for it: where other threads want that, a
   // yield costs a whole time slice (Linux 6.18), and a kernel would take seconds to read 256 KiB.
-  if (is_write || (idle_rounds_ >= kRoundsBeforeLook && current_->loads_something_new(address))) has_progress_ = true;
+  if (is_write || (idle_rounds_ >= kRoundsBeforeCheck && current_->loads_something_new(address))) has_progress_ = true;
   auto& space = address_space::instance();
   const std::uint64_t generation = space.generation();
   if (generation != cache_generation_) {

@@ -32,8 +32,8 @@ class idle_pause {
       if (!has_worked) sched_yield();
       return;
     }
-    const std::uint64_t nap_ns = idle_ns > kLongIdleNs ? kLongSleepNs : std::clamp(idle_ns / 4, kShortSleepNs, kSleepNs);
-    const timespec pause{0, static_cast<long>(nap_ns)};
+    const std::uint64_t sleep_ns = idle_ns > kLongIdleNs ? kLongSleepNs : std::clamp(idle_ns / 4, kShortSleepNs, kSleepNs);
+    const timespec pause{0, static_cast<long>(sleep_ns)};
     nanosleep(&pause, nullptr);
   }
 

@@ -123,8 +123,8 @@ void pacer::wait() const {
   for (auto now_ns = monotonic_ns(); now_ns < end_ns_; now_ns = monotonic_ns()) {
     const std::uint64_t left_ns = end_ns_ - now_ns;
     if (left_ns <= kSpinNs) continue;
-    const std::uint64_t nap_ns = left_ns - kSpinNs;
-    const timespec pause{static_cast<time_t>(nap_ns / 1'000'000'000), static_cast<long>(nap_ns % 1'000'000'000)};
+    const std::uint64_t sleep_ns = left_ns - kSpinNs;
+    const timespec pause{static_cast<time_t>(sleep_ns / 1'000'000'000), static_cast<long>(sleep_ns % 1'000'000'000)};
     nanosleep(&pause, nullptr);
   }
 }

@@ -27,7 +27,7 @@ struct paged_tensors {
   tensor indices;
   bool has_indices = false;
   std::uint64_t block_bytes = 0;
-  nb::object keeper;
+  nb::object keep_alive;
 
   const tensor& first() const { return planes.front(); }
 };
@@ -58,15 +58,15 @@ paged_tensors describe_side(const char* role, nb::handle planes) {
   paged_tensors side;
   side.role = role;
   const std::string described = "copy_blocks: the " + std::string(role);
-  nb::list keeper;
+  nb::list keep_alive;
   const auto add = [&](nb::handle plane) {
     tensor& view = side.planes.emplace_back(describe(plane, described.c_str()));
-    keeper.append(keeper_of(plane, view));
+    keep_alive.append(keep_alive_of(plane, view));
   };
   if (is_list_of_tensors(planes))
     for (nb::handle each : planes) add(each);
   else add(planes);
-  side.keeper = std::move(keeper);
+  side.keep_alive = std::move(keep_alive);
   if (side.planes.empty()) refuse(side, "expected at least one tensor, got none");
   const tensor& first = side.first();
   if (first.shape.size() == 0) refuse(side, "a tensor without dimensions has no blocks");
@@ -168,8 +168,8 @@ std::unique_ptr<operation> copy_blocks_async(nb::handle dst, nb::handle src, nb:
     if (code != 0) throw error(code, peerlane_last_error());
     return peerlane::operation(op);
   }();
-  return std::make_unique<operation>(std::move(begun), nb::none(), std::move(destination.keeper), std::move(source.keeper),
-                                     operation::kind::copy);
+  return std::make_unique<operation>(std::move(begun), nb::none(), std::move(destination.keep_alive),
+                                     std::move(source.keep_alive), operation::kind::copy);
 }
 
 // Addresses or sizes: 64-bit integers in host memory, read in place.

@@ -41,12 +41,12 @@ class call_gate {
   // Refuses new calls and waits for those in progress. Do not hold the GIL, which they may need. False: the interpreter is
   // ending, and a thread in a call sleeps for ever (gil.hpp), so the owner must not be freed.
   bool close() {
-    constexpr std::chrono::microseconds kNap(200);
+    constexpr std::chrono::microseconds kSleep(200);
     constexpr std::chrono::milliseconds kEndOfCalls(500);  // a waiting call checks the gate more often
     is_closing_ = true;
-    for (std::chrono::microseconds waited{0}; inside_ != 0; waited += kNap) {
+    for (std::chrono::microseconds waited{0}; inside_ != 0; waited += kSleep) {
       if (waited > kEndOfCalls && interpreter_end::is_over()) return false;
-      std::this_thread::sleep_for(kNap);
+      std::this_thread::sleep_for(kSleep);
     }
     return true;
   }

@@ -56,19 +56,19 @@ using self_t = nb::handle_t<communicator>;
 // Source and destination of a collective. Without `out`, it is in place. A rank that has no tensor on one side gives None.
 struct two_sides {
   tensor source, destination;
-  nb::object source_keeper, destination_keeper;
+  nb::object source_keep_alive, destination_keep_alive;
   peerlane::buffer source_memory{}, destination_memory{};
 
   two_sides(nb::handle x, nb::handle out, nb::handle after) {
     if (!x.is_none()) {
       source = settled(x, out.is_none(), after);
       source_memory = memory_of(source);
-      source_keeper = keeper_of(x, source);
+      source_keep_alive = keep_alive_of(x, source);
     }
     if (out.is_none()) return;
     destination = settled(out, true, after);
     destination_memory = memory_of(destination);
-    destination_keeper = keeper_of(out, destination);
+    destination_keep_alive = keep_alive_of(out, destination);
     if (!x.is_none()) must_match(source, destination);
   }
   void place_in_source(nb::handle out) {
@@ -86,8 +86,8 @@ std::unique_ptr<operation> begun_by(self_t self, two_sides& sides, Begin&& begin
     return value_of(begin(*link));
   }();
   const auto or_none = [](nb::object& one) { return one.is_valid() ? std::move(one) : nb::none(); };
-  return std::make_unique<operation>(std::move(begun), nb::borrow(self), or_none(sides.source_keeper),
-                                     or_none(sides.destination_keeper), operation::kind::collective, owner.gate());
+  return std::make_unique<operation>(std::move(begun), nb::borrow(self), or_none(sides.source_keep_alive),
+                                     or_none(sides.destination_keep_alive), operation::kind::collective, owner.gate());
 }
 
 std::unique_ptr<operation> ibroadcast(self_t self, nb::handle x, integer_argument root, nb::handle after) {

@@ -67,7 +67,7 @@ communicator::call link_of(self_t self) { return communicator::call(*nb::inst_pt
 const call_gate_ref& gate_of(self_t self) { return nb::inst_ptr<communicator>(self)->gate(); }
 
 std::unique_ptr<operation> operation_of(self_t self, nb::handle x, tensor& view, peerlane::operation begun) {
-  return std::make_unique<operation>(std::move(begun), nb::borrow(self), keeper_of(x, view), nb::none(),
+  return std::make_unique<operation>(std::move(begun), nb::borrow(self), keep_alive_of(x, view), nb::none(),
                                      operation::kind::message, gate_of(self));
 }
 
@@ -210,7 +210,7 @@ std::unique_ptr<window> expose(self_t self, nb::handle x) {
     const gil_release waiting;  // memory may be registered with the network
     return value_of(link->expose(memory_of(view)));
   }();
-  return std::make_unique<window>(nb::borrow(self), keeper_of(x, view), std::move(made), gate_of(self));
+  return std::make_unique<window>(nb::borrow(self), keep_alive_of(x, view), std::move(made), gate_of(self));
 }
 
 std::unique_ptr<operation> await_return(self_t self) {

@@ -130,7 +130,7 @@ std::unique_ptr<operation> copy_async(nb::handle dst, nb::handle src, nb::handle
   const auto busy = busy_streams(after, std::array{&destination, &source});
   // The copy itself can wait for one stream only.
   if (busy.size() > 1) wait_for(std::span(busy).subspan(1));
-  nb::object first = keeper_of(dst, destination), second = keeper_of(src, source);
+  nb::object first = keep_alive_of(dst, destination), second = keep_alive_of(src, source);
   auto begun = [&] {
     const gil_release waiting;
     const auto& copier = shared_copier();
@@ -175,7 +175,7 @@ nb::typed<nb::tuple, int, int, nb::object> one_run(nb::handle object, bool is_wr
   tensor view = describe(object, "the tensor");
   must_be_one_run(view, is_written);
   wait_for(busy_streams(after, std::array{static_cast<const tensor*>(&view)}));
-  return nb::make_tuple(view.address, view.bytes(), keeper_of(object, view));
+  return nb::make_tuple(view.address, view.bytes(), keep_alive_of(object, view));
 }
 
 std::string explain(const std::string& way, std::uint64_t bytes, bool pageable) {

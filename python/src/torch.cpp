@@ -110,7 +110,7 @@ nb::object torch_storage(nb::handle object) {
   return object.attr("untyped_storage")();
 }
 
-nb::object keeper_of(nb::handle object, tensor& view) {
+nb::object keep_alive_of(nb::handle object, tensor& view) {
   const nb::object storage = torch_storage(object);
   return storage.is_valid() ? nb::object(nb::make_tuple(view.owner, storage)) : std::move(view.owner);
 }

@@ -18,7 +18,7 @@ tensor from_torch(nb::handle object, const exchange_functions* library);
 nb::object torch_storage(nb::handle object);
 
 // The object that keeps the memory described by `view` alive, even if the tensor itself is released meanwhile.
-nb::object keeper_of(nb::handle object, tensor& view);
+nb::object keep_alive_of(nb::handle object, tensor& view);
 
 // The stream that is current for PyTorch on this thread.
 std::uint64_t torch_stream(int device);

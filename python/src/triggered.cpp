@@ -79,7 +79,7 @@ std::unique_ptr<exposed> expose(self_t self, nb::handle x) {
   tensor view = describe(x, "the tensor");
   must_be_one_run(view, true);
   auto made = value_of(context_of(self).expose(memory_of(view)));
-  return std::unique_ptr<exposed>(new exposed{nb::borrow(self), keeper_of(x, view), std::move(made)});
+  return std::unique_ptr<exposed>(new exposed{nb::borrow(self), keep_alive_of(x, view), std::move(made)});
 }
 
 nb::bytes key_of(const exposed& self) { return nb::bytes(self.window.key().bytes, sizeof self.window.key().bytes); }

@@ -134,16 +134,16 @@ PL_FOLDING __m512i four_times(const move_by& distance) {
 }
 
 // Whether the summed bytes are also stored.
-enum class storing { none, cached, past_cache };
+enum class storing { none, cached, non_temporal };
 template <storing How>
 PL_FOLDING __m512i taken(const unsigned char* source, unsigned char* destination, std::size_t offset) {
   const __m512i block = _mm512_loadu_si512(source + offset);
   if constexpr (How == storing::cached) _mm512_storeu_si512(destination + offset, block);
-  if constexpr (How == storing::past_cache) _mm512_stream_si512(reinterpret_cast<__m512i*>(destination + offset), block);
+  if constexpr (How == storing::non_temporal) _mm512_stream_si512(reinterpret_cast<__m512i*>(destination + offset), block);
   return block;
 }
 
-// Takes whole kFoldBytes off the front. Precondition: bytes >= kFoldBytes; past_cache: `destination` is a multiple of
+// Takes whole kFoldBytes off the front. Precondition: bytes >= kFoldBytes; non_temporal: `destination` is a multiple of
 // 64. `crc` is complemented, in the argument and in the result.
 template <storing How>
 __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"))) std::uint32_t by_folding(const unsigned char*& data,
@@ -161,7 +161,7 @@ __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"))) std::uint32_t by_fol
     d = moved(d, over_fold, taken<How>(data, destination, done + 192));
   }
   data += done, bytes -= done;
-  if constexpr (How == storing::past_cache) _mm_sfence();
+  if constexpr (How == storing::non_temporal) _mm_sfence();
   const __m512i over_register = four_times(kOverRegister);
   d = moved(moved(moved(a, over_register, b), over_register, c), over_register, d);
   alignas(64) __m128i lanes[4];
@@ -224,18 +224,18 @@ std::uint32_t copy_in_pieces(unsigned char* destination, const unsigned char* so
 }  // namespace
 
 std::uint32_t crc32c_copy(void* to_any, const void* from_any, std::size_t bytes, std::uint32_t crc,
-                          bool past_cache) noexcept {
+                          bool non_temporal) noexcept {
   auto destination = static_cast<unsigned char*>(to_any);
   auto source = static_cast<const unsigned char*>(from_any);
 #if defined(__x86_64__)
   if (kCanFold && bytes >= kMinFolded) {
-    if (const std::size_t head = -reinterpret_cast<std::uintptr_t>(destination) % 64; past_cache && head != 0) {
+    if (const std::size_t head = -reinterpret_cast<std::uintptr_t>(destination) % 64; non_temporal && head != 0) {
       crc = copy_in_pieces(destination, source, head, crc);
       destination += head, source += head, bytes -= head;
     }
     const std::size_t whole = bytes;
-    crc = past_cache ? ~by_folding<storing::past_cache>(source, bytes, ~crc, destination)
-                     : ~by_folding<storing::cached>(source, bytes, ~crc, destination);
+    crc = non_temporal ? ~by_folding<storing::non_temporal>(source, bytes, ~crc, destination)
+                       : ~by_folding<storing::cached>(source, bytes, ~crc, destination);
     destination += whole - bytes;
   }
 #endif

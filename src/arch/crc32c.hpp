@@ -18,11 +18,11 @@ std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t before =
 
 // Copies like memcpy and returns the checksum of what was stored, continuing `before`: the summed bytes are the stored
 // bytes, even if another thread changes `source` meanwhile. One pass if crc32c() uses carry-less multiplication,
-// otherwise piece by piece through the cache. `past_cache`: neither reads the destination's lines first nor keeps them,
+// otherwise piece by piece through the cache. `non_temporal`: neither reads the destination's lines first nor keeps them,
 // for data larger than the cache (128 MiB twice as fast; data that would have stayed in the cache half as fast). On
 // return these stores are ordered before later ones.
 std::uint32_t crc32c_copy(void* destination, const void* source, std::size_t bytes, std::uint32_t before = 0,
-                          bool past_cache = false) noexcept;
+                          bool non_temporal = false) noexcept;
 
 // The checksum of two pieces from their own checksums: first(0..n), second of `second_bytes`. About a microsecond.
 std::uint32_t crc32c_combine(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes) noexcept;

@@ -2,7 +2,7 @@
 // Copies in progress as operations (peerlane/operation.h). The contract is in peerlane/copy.h.
 #include <peerlane/peerlane.h>
 
-#include "capi/errno_keeper.hpp"
+#include "capi/errno_guard.hpp"
 #include "capi/open_copier.hpp"
 
 namespace {
@@ -19,7 +19,7 @@ constexpr const char* kNoCopy = "the operation is not live: it has already ended
 // Calls `act(pending_copy&)` if the operation is live.
 template <class Act>
 int with_copy(const peerlane_op_t* op, Act&& act) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   int code = 0;
   auto* const copier = static_cast<peerlane_copier_t>(op->owner);
   if (pl::planner_of(copier, code) == nullptr) return code;
@@ -28,7 +28,7 @@ int with_copy(const peerlane_op_t* op, Act&& act) try {
 }
 PL_NO_EXCEPTIONS
 
-std::optional<status> poll(pending_copy& one, pl::watched_copy::patience allowed) {
+std::optional<status> poll(pending_copy& one, pl::watched_copy::function_wait allowed) {
   if (one.watched != nullptr) return one.watched->poll(allowed);
   const auto state = one.copies.test();
   if (state && !*state) return std::nullopt;
@@ -47,7 +47,7 @@ int end(peerlane_op_t& op, const status& outcome, peerlane_op_info* info) {
 
 int test_copy(peerlane_op_t* op, int* done, peerlane_op_info* info) {
   return with_copy(op, [&](pending_copy& one) {
-    const auto outcome = poll(one, pl::watched_copy::patience::none);
+    const auto outcome = poll(one, pl::watched_copy::function_wait::none);
     *done = outcome ? 1 : 0;
     return outcome ? end(*op, *outcome, info) : 0;
   });
@@ -58,7 +58,7 @@ int wait_copy(peerlane_op_t* op, std::int64_t timeout_ms, peerlane_op_info* info
     if (timeout_ms < 0 && one.watched == nullptr) return end(*op, one.copies.wait(), info);
     const pl::time_limit limit(timeout_ms);
     for (pl::poll_pause idle;; idle.pause()) {
-      if (const auto outcome = poll(one, pl::watched_copy::patience::for_function)) return end(*op, *outcome, info);
+      if (const auto outcome = poll(one, pl::watched_copy::function_wait::for_function)) return end(*op, *outcome, info);
       if (limit.has_passed()) return fail(ETIMEDOUT, "the copies have not ended yet; they continue");
     }
   });
@@ -117,7 +117,7 @@ int pl::add_operation(peerlane_copier_t copier, copy::completion copies, std::ui
 
 PL_EXPORT int peerlane_copy_begin(peerlane_copier_t copier, const struct peerlane_transfer* given, size_t count,
                                   uint32_t flags, void* stream, peerlane_op_t* op) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   if (op == nullptr) return fail(EINVAL, kNullPointer);
   if ((flags & ~static_cast<uint32_t>(PEERLANE_BEGIN_AFTER_STREAM)) != 0)
     return fail(EINVAL, "unknown bits in flags: give PEERLANE_BEGIN_ values only");
@@ -136,7 +136,7 @@ PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_copy_capture(peerlane_copier_t copier, const struct peerlane_transfer* given, size_t count,
                                     void* stream) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   int code = 0;
   auto* const planner = pl::planner_of(copier, code);
   if (planner == nullptr) return code;

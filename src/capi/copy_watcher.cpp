@@ -9,11 +9,11 @@
 namespace pl {
 namespace {
 
-constexpr timespec kLookPause{0, 50'000};
+constexpr timespec kPollPause{0, 50'000};
 
 }  // namespace
 
-std::optional<status> watched_copy::poll(patience allowed) {
+std::optional<status> watched_copy::poll(function_wait allowed) {
   status outcome;
   {
     const std::lock_guard lock(mutex_);
@@ -24,7 +24,7 @@ std::optional<status> watched_copy::poll(patience allowed) {
     }
     outcome = *ended_;
   }
-  if (allowed == patience::none && is_in_function(function_)) return std::nullopt;
+  if (allowed == function_wait::none && is_in_function(function_)) return std::nullopt;
   function_->call(copy_info(outcome.code(), size_bytes_));
   return outcome;
 }
@@ -64,8 +64,8 @@ void copy_watcher::run() {
     lock.unlock();
     std::vector<std::shared_ptr<watched_copy>> ended;
     for (const auto& one : list)
-      if (one->poll(watched_copy::patience::none)) ended.push_back(one);
-    if (ended.empty()) nanosleep(&kLookPause, nullptr);
+      if (one->poll(watched_copy::function_wait::none)) ended.push_back(one);
+    if (ended.empty()) nanosleep(&kPollPause, nullptr);
     lock.lock();
     std::erase_if(watched_, [&](const auto& one) { return std::find(ended.begin(), ended.end(), one) != ended.end(); });
   }

@@ -24,8 +24,8 @@ class watched_copy {
       : copies_(std::move(copies)), size_bytes_(size_bytes), function_(std::move(function)) {}
   // The outcome, once the copies have ended and the function has returned. If another thread is in the function, this
   // one waits for it or not.
-  enum class patience : bool { none, for_function };
-  std::optional<status> poll(patience allowed);
+  enum class function_wait : bool { none, for_function };
+  std::optional<status> poll(function_wait allowed);
   // For an owner whose copies could not be watched.
   copy::completion take_back() noexcept { return std::move(copies_); }
   // For make_wait and record: calls `act(completion&)` unless the copies have ended.

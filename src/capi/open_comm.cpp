@@ -276,7 +276,7 @@ using pl::return_code;
 using pl::with_comm;
 
 PL_EXPORT int peerlane_comm_open(const struct peerlane_comm_options* options, peerlane_comm_t* comm) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   if (comm == nullptr) return fail(EINVAL, kNullPointer);
   const auto given = pl::read_comm_options(options);
   if (!given) return fail(given.error());

@@ -10,7 +10,7 @@
 #include <mutex>
 
 #include "capi/capi_call.hpp"
-#include "capi/errno_keeper.hpp"
+#include "capi/errno_guard.hpp"
 #include "os/fork_guard.hpp"
 
 namespace pl {
@@ -71,7 +71,7 @@ class open_table {
 // object. Preserves errno, because CUDA and the kernel may be called.
 template <class Handle, class Object, class Act>
 int with_open(Handle handle, Object* (*find)(Handle, int&) noexcept, Act&& act) try {
-  const errno_keeper keeper;
+  const errno_guard guard;
   int code = 0;
   Object* const found = find(handle, code);
   return found != nullptr ? act(*found) : code;

@@ -87,7 +87,7 @@ using pl::open_triggered;
 using pl::with_triggered;
 
 PL_EXPORT int peerlane_triggered_open(const struct peerlane_triggered_options* options, peerlane_triggered_t* context) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   if (context == nullptr) return fail(EINVAL, kNullPointer);
   const auto given = pl::read_triggered_options(options);
   if (!given) return fail(given.error());

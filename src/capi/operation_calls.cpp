@@ -10,7 +10,7 @@ namespace pl {
 namespace {
 
 constexpr unsigned kPollsAwake = 2000;  // about a millisecond; a longer operation does not miss 50 us
-constexpr timespec kNap{0, 50'000};
+constexpr timespec kSleep{0, 50'000};
 
 // Reports `code` of an operation that another library may have begun, with its message as ours.
 int failed_with(int code, const peerlane_op_t& op) {
@@ -21,7 +21,7 @@ int failed_with(int code, const peerlane_op_t& op) {
 
 void poll_pause::pause() noexcept {
   if (++polls_ < kPollsAwake) sched_yield();
-  else nanosleep(&kNap, nullptr);
+  else nanosleep(&kSleep, nullptr);
 }
 
 bool have_one_owner(const peerlane_op_t* ops, std::size_t count, const peerlane_op_calls* calls,

@@ -3,7 +3,7 @@
 #include <peerlane/blocks.h>
 
 #include "base/text.hpp"
-#include "capi/errno_keeper.hpp"
+#include "capi/errno_guard.hpp"
 #include "capi/open_copier.hpp"
 #include "copy/block_list.hpp"
 #include "copy/block_transfer.hpp"
@@ -94,7 +94,7 @@ pl::copy::planner::async_options options_of(std::uint32_t flags, void* stream) {
 template <class List, class Given>
 int copy_now(peerlane_copier_t copier, const Given* given, int (*read)(const Given*, List&),
              pl::status (pl::copy::planner::*copy)(const List&)) {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   int code = 0;
   auto* const planner = pl::planner_of(copier, code);
   if (planner == nullptr) return code;
@@ -108,7 +108,7 @@ int begin_copy(peerlane_copier_t copier, const Given* given, pl::copy::planner::
                int (*read)(const Given*, List&),
                pl::result<pl::copy::completion> (pl::copy::planner::*begin)(const List&,
                                                                             const pl::copy::planner::async_options&)) {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   int code = 0;
   auto* const planner = pl::planner_of(copier, code);
   if (planner == nullptr) return code;

@@ -4,7 +4,7 @@
 
 #include "base/env.hpp"
 #include "capi/capi_call.hpp"
-#include "capi/errno_keeper.hpp"
+#include "capi/errno_guard.hpp"
 
 using pl::fail;
 using pl::kNullPointer;
@@ -30,7 +30,7 @@ int locate(peerlane_mapping_t handle, size_t offset_bytes, size_t size_bytes, ch
 }  // namespace
 
 PL_EXPORT int peerlane_session_open(const struct peerlane_session_options* options, peerlane_session_t* session) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   if (session == nullptr) return fail(EINVAL, kNullPointer);
   peerlane_session_options given{};
   if (options != nullptr) {
@@ -47,7 +47,7 @@ PL_EXPORT int peerlane_session_open(const struct peerlane_session_options* optio
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_session_close(peerlane_session_t session) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   const auto outcome = pl::close_session(session_of(session));
   return outcome ? 0 : fail(outcome.error());
 }
@@ -75,14 +75,14 @@ int map_memory(peerlane_session_t session, uint64_t device_ptr, size_t size_byte
 
 PL_EXPORT int peerlane_map(peerlane_session_t session, uint64_t device_ptr, size_t size_bytes, uint32_t flags,
                            peerlane_mapping_t* mapping) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   return map_memory(session, device_ptr, size_bytes, flags, nullptr, mapping);
 }
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_map_ipc(peerlane_session_t session, uint64_t device_ptr, size_t size_bytes, uint32_t flags,
                                const void* ipc_handle, peerlane_mapping_t* mapping) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   if (ipc_handle == nullptr) return fail(EINVAL, kNullPointer);
   pl::cu::ipc_mem_handle_t bytes;
   std::memcpy(&bytes, ipc_handle, sizeof bytes);
@@ -91,7 +91,7 @@ PL_EXPORT int peerlane_map_ipc(peerlane_session_t session, uint64_t device_ptr, 
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_unmap(peerlane_mapping_t mapping) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   pl::region* region = region_of(mapping);
   if (const int code = pl::check_region(region)) return fail(code, "the mapping is not live in this process");
   const auto outcome = pl::unpin_region(region->owner.load(std::memory_order_relaxed), region, pl::unmapping::by_request);
@@ -158,7 +158,7 @@ PL_EXPORT const char* peerlane_session_backend_name(peerlane_session_t session) 
 } catch (const std::bad_alloc&) { return ""; }
 
 PL_EXPORT int peerlane_session_is_simulated(peerlane_session_t session, int* simulated) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   if (simulated == nullptr) return fail(EINVAL, kNullPointer);
   if (const int code = pl::check_session(session_of(session))) return fail(code, "the session is not open in this process");
   const auto cuda = pl::cu::driver();

@@ -7,7 +7,7 @@
 
 #include "base/checked_math.hpp"
 #include "capi/borrowed_planner.hpp"
-#include "capi/errno_keeper.hpp"
+#include "capi/errno_guard.hpp"
 #include "capi/live_handles.hpp"
 #include "capi/open_copier.hpp"
 #include "copy/explain.hpp"
@@ -128,7 +128,7 @@ void return_planner(peerlane_copier_t copier) noexcept { copier->objects.fetch_s
 }  // namespace pl
 
 PL_EXPORT int peerlane_copier_open(const struct peerlane_copier_options* options, peerlane_copier_t* copier) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   if (copier == nullptr) return fail(EINVAL, kNullPointer);
   peerlane_copier_options given{};
   if (options != nullptr) {
@@ -161,7 +161,7 @@ PL_EXPORT int peerlane_copier_open(const struct peerlane_copier_options* options
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_copier_close(peerlane_copier_t copier) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   const std::lock_guard lock(g_copiers_mutex);
   int code = 0;
   auto* const ended = pl::planner_of(copier, code);
@@ -177,7 +177,7 @@ PL_NO_EXCEPTIONS
 
 // Common exit of the plain copies. Preserves errno, because CUDA and the kernel may be called.
 static int copy_one(peerlane_copier_t copier, const peerlane_transfer& given) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   int code = 0;
   auto* const engine = pl::planner_of(copier, code);
   if (engine == nullptr) return code;
@@ -196,7 +196,7 @@ PL_EXPORT int peerlane_copy_rows(peerlane_copier_t copier, const struct peerlane
 }
 
 PL_EXPORT int peerlane_copy_list(peerlane_copier_t copier, const struct peerlane_transfer* given, size_t count) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   int code = 0;
   auto* const engine = pl::planner_of(copier, code);
   if (engine == nullptr) return code;
@@ -207,7 +207,7 @@ PL_EXPORT int peerlane_copy_list(peerlane_copier_t copier, const struct peerlane
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_copy_fill(peerlane_copier_t copier, struct peerlane_buffer destination, int byte_value) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   int code = 0;
   auto* const engine = pl::planner_of(copier, code);
   if (engine == nullptr) return code;
@@ -218,7 +218,7 @@ PL_EXPORT int peerlane_copy_fill(peerlane_copier_t copier, struct peerlane_buffe
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_detect_buffer(const void* pointer, size_t size_bytes, struct peerlane_buffer* buffer) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   if (buffer == nullptr) return fail(EINVAL, kNullPointer);
   auto found = peerlane_any_buffer(pointer, size_bytes);
   const auto cuda = pl::cu::driver();
@@ -234,7 +234,7 @@ PL_NO_EXCEPTIONS
 // ---- Control -------------------------------------------------------------------------------------------------------------
 
 PL_EXPORT int peerlane_copier_prepare(peerlane_copier_t copier, int device_ordinal) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   int code = 0;
   auto* const engine = pl::planner_of(copier, code);
   return engine != nullptr ? return_code(engine->prepare(device_ordinal)) : code;
@@ -242,7 +242,7 @@ PL_EXPORT int peerlane_copier_prepare(peerlane_copier_t copier, int device_ordin
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_copier_keep_hot(peerlane_copier_t copier, int device_ordinal, peerlane_hold_t* hold) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   if (hold == nullptr) return fail(EINVAL, kNullPointer);
   int code = 0;
   auto* const engine = pl::planner_of(copier, code);
@@ -256,13 +256,13 @@ PL_EXPORT int peerlane_copier_keep_hot(peerlane_copier_t copier, int device_ordi
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_hold_release(peerlane_hold_t hold) {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   return holds::instance().remove(hold) != nullptr ? 0 : fail(holds::instance().missing());
 }
 
 template <class Register>
 static int register_by(peerlane_copier_t copier, peerlane_registration_t* handle, Register&& act) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   if (handle == nullptr) return fail(EINVAL, kNullPointer);
   int code = 0;
   auto* const engine = pl::planner_of(copier, code);
@@ -287,12 +287,12 @@ PL_EXPORT int peerlane_copier_register(peerlane_copier_t copier, struct peerlane
 }
 
 PL_EXPORT int peerlane_registration_release(peerlane_registration_t registration) {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   return registrations::instance().remove(registration) != nullptr ? 0 : fail(registrations::instance().missing());
 }
 
 PL_EXPORT int peerlane_copier_trim(peerlane_copier_t copier) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   int code = 0;
   auto* const engine = pl::planner_of(copier, code);
   if (engine == nullptr) return code;
@@ -303,7 +303,7 @@ PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_copier_explain(peerlane_copier_t copier, uint32_t way, int pageable, size_t size_bytes, char* text,
                                       size_t capacity, size_t* needed) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   if (text == nullptr && capacity != 0) return fail(EINVAL, kNullPointer);
   if (way > PEERLANE_ON_DEVICE) return fail(EINVAL, "the direction is not one of PEERLANE_TO_DEVICE, _TO_HOST, _ON_DEVICE");
   int code = 0;

@@ -62,7 +62,7 @@ pl::open_device* pl::device_of(peerlane_device_t handle, int& code) noexcept {
 }
 
 PL_EXPORT int peerlane_device_open(const struct peerlane_device_options* options, peerlane_device_t* device) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   if (device == nullptr) return fail(EINVAL, kNullPointer);
   auto* const slot = g_devices.reserve();
   if (slot == nullptr) return fail(ENFILE, "64 devices are open: close one, or use one for all threads");

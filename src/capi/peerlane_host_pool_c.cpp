@@ -6,7 +6,7 @@
 
 #include "capi/borrowed_planner.hpp"
 #include "capi/capi_call.hpp"
-#include "capi/errno_keeper.hpp"
+#include "capi/errno_guard.hpp"
 #include "capi/live_handles.hpp"
 #include "copy/host_pool.hpp"
 #include "copy/planner.hpp"
@@ -33,7 +33,7 @@ struct borrowed_planner {
 }  // namespace
 
 PL_EXPORT int peerlane_host_pool_open(const struct peerlane_host_pool_options* options, peerlane_host_pool_t* pool) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   if (options == nullptr || pool == nullptr) return fail(EINVAL, pl::kNullPointer);
   if (options->struct_bytes < 2 * sizeof(size_t))
     return fail(EINVAL, "options->struct_bytes is not sizeof(struct peerlane_host_pool_options)");
@@ -62,7 +62,7 @@ PL_EXPORT int peerlane_host_pool_open(const struct peerlane_host_pool_options* o
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_host_pool_get_info(peerlane_host_pool_t pool, struct peerlane_host_pool_info* info) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   if (info == nullptr) return fail(EINVAL, pl::kNullPointer);
   const auto found = pools::instance().find(pool);
   if (found == nullptr) return fail(pools::instance().missing());
@@ -73,7 +73,7 @@ PL_EXPORT int peerlane_host_pool_get_info(peerlane_host_pool_t pool, struct peer
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_host_pool_wait(peerlane_host_pool_t pool, int64_t timeout_ms) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   const auto found = pools::instance().find(pool);
   if (found == nullptr) return fail(pools::instance().missing());
   return pl::return_code(found->wait(timeout_ms));
@@ -81,7 +81,7 @@ PL_EXPORT int peerlane_host_pool_wait(peerlane_host_pool_t pool, int64_t timeout
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_host_pool_close(peerlane_host_pool_t pool) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard guard;
   return pools::instance().remove(pool) != nullptr ? 0 : fail(pools::instance().missing());
 }
 PL_NO_EXCEPTIONS

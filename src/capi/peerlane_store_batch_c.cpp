@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "capi/errno_keeper.hpp"
+#include "capi/errno_guard.hpp"
 #include "capi/open_store.hpp"
 #include "capi/store_requests.hpp"
 
@@ -120,7 +120,7 @@ std::vector<reply> ask_cluster(const open_store& opened, const peerlane_store_it
 
 PL_EXPORT int peerlane_store_batch(peerlane_store_t store, const peerlane_store_item* items, size_t count,
                                    const peerlane_batch_options* given, peerlane_op_info* infos) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   try {
     const auto one = stores::instance().find(store);
     if (!one) return fail(stores::instance().missing());
@@ -158,7 +158,7 @@ PL_EXPORT int peerlane_store_batch(peerlane_store_t store, const peerlane_store_
 
 PL_EXPORT int peerlane_store_erase_prefix(peerlane_store_t store, peerlane_pool_t pool, const void* prefix,
                                           size_t prefix_size_bytes, uint64_t* erased) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   try {
     const auto one = stores::instance().find(store);
     if (!one) return fail(stores::instance().missing());
@@ -173,7 +173,7 @@ PL_EXPORT int peerlane_store_erase_prefix(peerlane_store_t store, peerlane_pool_
 
 PL_EXPORT int peerlane_store_scan(peerlane_store_t store, peerlane_pool_t pool, const peerlane_scan_options* given,
                                   int (*each)(void*, const void*, size_t, const peerlane_op_info*), void* context) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   try {
     const auto one = stores::instance().find(store);
     if (!one) return fail(stores::instance().missing());

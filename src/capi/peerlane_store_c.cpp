@@ -5,7 +5,7 @@
 #include <climits>
 
 #include "base/env.hpp"
-#include "capi/errno_keeper.hpp"
+#include "capi/errno_guard.hpp"
 #include "capi/open_store.hpp"
 #include "capi/store_requests.hpp"
 #include "store/client/interruption.hpp"
@@ -71,7 +71,7 @@ int ended(const pl::store_client::reply& got, peerlane_op_info* out) {
 // Runs the operation of `make` on a client, or that of `ask` on a cluster, if the store is open.
 template <class Make, class Ask>
 int run(peerlane_store_t handle, peerlane_op_info* info, const Make& make, const Ask& ask) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   try {
     const auto one = stores::instance().find(handle);
     if (!one) return fail(stores::instance().missing());
@@ -128,7 +128,7 @@ peerlane_store_item item_for(std::uint32_t request, peerlane_pool_t pool, const 
 }
 
 int run(peerlane_store_t handle, peerlane_op_info* info, const peerlane_store_item& item) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   try {
     const auto one = stores::instance().find(handle);
     if (!one) return fail(stores::instance().missing());
@@ -212,7 +212,7 @@ PL_EXPORT void peerlane_store_interrupt_by(int (*asks)(void*), void* context) {
 }
 
 PL_EXPORT int peerlane_store_open(const peerlane_store_options* given, peerlane_store_t* store) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   try {
     if (store == nullptr) return fail(EINVAL, kNullPointer);
     const auto options = taken(given);
@@ -241,7 +241,7 @@ PL_EXPORT int peerlane_store_open(const peerlane_store_options* given, peerlane_
 }
 
 PL_EXPORT int peerlane_store_close(peerlane_store_t store) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   const auto found = stores::instance().find(store);
   if (!found) return fail(stores::instance().missing());
   if (found->registered > 0) return fail(EBUSY, "memory is still registered with this store: release it first");
@@ -255,7 +255,7 @@ PL_EXPORT int peerlane_store_close(peerlane_store_t store) {
 
 PL_EXPORT int peerlane_store_create_pool(peerlane_store_t store, const char* name, const peerlane_pool_options* given,
                                          peerlane_pool_t* pool) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   try {
     const auto one = stores::instance().find(store);
     if (!one) return fail(stores::instance().missing());
@@ -284,7 +284,7 @@ PL_EXPORT int peerlane_store_create_pool(peerlane_store_t store, const char* nam
 }
 
 PL_EXPORT int peerlane_store_open_pool(peerlane_store_t store, const char* name, peerlane_pool_t* pool) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   try {
     const auto one = stores::instance().find(store);
     if (!one) return fail(stores::instance().missing());
@@ -345,7 +345,7 @@ PL_EXPORT int peerlane_store_stat(peerlane_store_t store, peerlane_pool_t pool, 
 
 PL_EXPORT int peerlane_store_find(peerlane_store_t store, peerlane_pool_t pool, const char* prefix, const char* regex,
                                   int (*each)(void*, const void*, size_t, uint64_t), void* context) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   try {
     const auto one = stores::instance().find(store);
     if (!one) return fail(stores::instance().missing());
@@ -372,7 +372,7 @@ PL_EXPORT int peerlane_store_find(peerlane_store_t store, peerlane_pool_t pool, 
 // ---------------------------------------------------------------------------------------------------------
 
 PL_EXPORT int peerlane_store_register(peerlane_store_t store, struct peerlane_buffer given, peerlane_store_memory_t* out) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   try {
     const auto one = stores::instance().find(store);
     if (!one) return fail(stores::instance().missing());
@@ -393,7 +393,7 @@ PL_EXPORT int peerlane_store_register(peerlane_store_t store, struct peerlane_bu
 }
 
 PL_EXPORT int peerlane_store_release_memory(peerlane_store_memory_t handle) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   const auto found = memories::instance().find(handle);
   if (!found) return fail(memories::instance().missing());
   if (found->busy > 0) return fail(EBUSY, "operations in this memory are in progress: wait for them first");
@@ -436,7 +436,7 @@ PL_EXPORT int peerlane_store_get_registered(peerlane_store_t store, peerlane_poo
 
 PL_EXPORT int peerlane_store_begin(peerlane_store_t store, const peerlane_store_item* items, size_t count,
                                    peerlane_op_t* ops) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   try {
     const auto one = stores::instance().find(store);
     if (!one) return fail(stores::instance().missing());

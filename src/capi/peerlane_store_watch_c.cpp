@@ -6,7 +6,7 @@
 #include <mutex>
 #include <thread>
 
-#include "capi/errno_keeper.hpp"
+#include "capi/errno_guard.hpp"
 #include "capi/open_store.hpp"
 #include "capi/store_requests.hpp"
 #include "store/client/interruption.hpp"
@@ -77,7 +77,7 @@ int report(open_watch& one, int (*each)(void*, const peerlane_watch_event*), voi
 
 PL_EXPORT int peerlane_store_watch_open(peerlane_store_t store, peerlane_pool_t pool, const peerlane_watch_options* given,
                                         peerlane_store_watch_t* out) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   try {
     const auto one = stores::instance().find(store);
     if (!one) return fail(stores::instance().missing());
@@ -105,7 +105,7 @@ PL_EXPORT int peerlane_store_watch_open(peerlane_store_t store, peerlane_pool_t 
 
 PL_EXPORT int peerlane_store_watch_next(peerlane_store_watch_t watch, int64_t timeout_ms,
                                         int (*each)(void*, const peerlane_watch_event*), void* context) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   try {
     const auto one = watches::instance().find(watch);
     if (!one) return fail(watches::instance().missing());
@@ -130,7 +130,7 @@ PL_EXPORT int peerlane_store_watch_next(peerlane_store_watch_t watch, int64_t ti
 }
 
 PL_EXPORT int peerlane_store_watch_close(peerlane_store_watch_t watch) {
-  const pl::errno_keeper keep;
+  const pl::errno_guard keep;
   try {
     const auto found = watches::instance().find(watch);
     if (!found) return fail(watches::instance().missing());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store's requests in progress as operations (peerlane/operation.h).
-#include "capi/errno_keeper.hpp"
+#include "capi/errno_guard.hpp"
 #include "capi/open_store.hpp"
 #include "store/client/interruption.hpp"
 
@@ -12,7 +12,7 @@ constexpr const char* kNoRequest = "the operation is not live: it has ended alre
 // Calls `act(open_store&, pending_request&)` if the operation is live.
 template <class Act>
 int with_request(const peerlane_op_t* op, Act&& act) try {
-  const errno_keeper keeper;
+  const errno_guard guard;
   const auto opened = open_stores::instance().find(op->owner);
   if (!opened) return fail(open_stores::instance().missing());
   pending_request* const found = opened->operations.find(op->number);

@@ -33,7 +33,7 @@ constexpr std::size_t kIsSend = SIZE_MAX;
 // A line for each collective and range of sizes takes some KiB.
 constexpr std::size_t kMaxTableBytes = 1 << 20;
 // Idle rounds of a wait between two looks for notices of other ranks.
-constexpr unsigned kRoundsBetweenLooks = 64;
+constexpr unsigned kRoundsBetweenPolls = 64;
 
 result<std::string> table_text() {
   const std::string path = env_read("PEERLANE_COLLECTIVES_TABLE").text;
@@ -192,7 +192,7 @@ bool executor::check_message(running& one, std::uint32_t token, bool polls) {
                                        "differ",
                                        info.source, info.bytes, own_.rank, wanted)};
   // A rank that stopped took its messages back after its notice, which says why.
-  look_for_notices();
+  poll_notices();
   stop(outcome.code(), format("%s: %s", name_of(one.kind), outcome.error().message.c_str()));
   return true;
 }
@@ -219,7 +219,7 @@ bool executor::advance_all(const running* polled) {
 bool executor::progress() {
   const std::lock_guard lock(mutex_);
   messages_.progress();
-  if (++rounds_ % kRoundsBetweenLooks == 0) look_for_notices();
+  if (++rounds_ % kRoundsBetweenPolls == 0) poll_notices();
   return advance_all(nullptr);
 }
 
@@ -252,7 +252,7 @@ void executor::stop(int code, const std::string& reason) {
   pending_.clear();
 }
 
-void executor::look_for_notices() {
+void executor::poll_notices() {
   if (stopped_) return;
   auto found = messages_.match(kAnySource, tag_of(kNoticeTag), kWholeTag, tag_space::collective);
   if (found.is_empty()) return;
@@ -271,14 +271,14 @@ void executor::discard_epoch() {
 
 // A barrier of which every rank learns that a rank is gone, not only its neighbours.
 status executor::meet_all(std::chrono::milliseconds limit) {
-  constexpr std::chrono::milliseconds kBetweenLooks{20};
+  constexpr std::chrono::milliseconds kPollInterval{20};
   const auto begin = monotonic_ns();
   for (;;) {
     for (int peer = 0; peer < own_.size; ++peer)
       if (auto alive = messages_.peer_state(peer); !alive) return alive;
     const auto passed = std::chrono::milliseconds((monotonic_ns() - begin) / 1'000'000u);
-    const bool is_last = limit.count() >= 0 && limit - passed <= kBetweenLooks;
-    auto done = messages_.barrier(is_last ? std::max(limit - passed, std::chrono::milliseconds(0)) : kBetweenLooks);
+    const bool is_last = limit.count() >= 0 && limit - passed <= kPollInterval;
+    auto done = messages_.barrier(is_last ? std::max(limit - passed, std::chrono::milliseconds(0)) : kPollInterval);
     if (done.code() != ETIMEDOUT || is_last) return done;
   }
 }
@@ -382,7 +382,7 @@ status operation::wait(std::chrono::milliseconds limit) {
       const std::lock_guard lock(owner_->mutex_);
       if (!running_->has_ended) has_moved = owner_->advance_all(running_);
       if (running_->has_ended) return running_->outcome;
-      if (idle % kRoundsBetweenLooks == kRoundsBetweenLooks - 1) owner_->look_for_notices();
+      if (idle % kRoundsBetweenPolls == kRoundsBetweenPolls - 1) owner_->poll_notices();
     }
     if (waited && (rounds % kRoundsBetweenClocks == 0 || idle >= kHot) && waited->has_reached(limit))
       return failure{ETIMEDOUT, format("the collective has not ended within %lld ms; it continues, so wait again or drop it",

@@ -142,7 +142,7 @@ class executor {
   bool check_message(running& one, std::uint32_t token, bool polls);
   bool advance_all(const running* polled);
   void stop(int code, const std::string& reason);
-  void look_for_notices();
+  void poll_notices();
   void discard_epoch();
   std::uint64_t tag_of(std::uint64_t sequence) const noexcept;
   void recycle(running& one);

@@ -16,7 +16,7 @@ using messaging::kWholeTag;
 using messaging::tag_space;
 
 constexpr std::uint64_t kProposal = messaging::kReservedTags | 2, kVerdict = messaging::kReservedTags | 3;
-constexpr std::chrono::milliseconds kBetweenLooks{5};
+constexpr std::chrono::milliseconds kPollInterval{5};
 
 failure not_in_time(const std::string& ranks) {
   return {
@@ -26,12 +26,12 @@ failure not_in_time(const std::string& ranks) {
 }
 
 // Returns are agreed to while it lives.
-class open_arms {
+class rejoin_scope {
  public:
-  explicit open_arms(messaging::messenger& messages) : messages_(messages) { messages_.let_return(true); }
-  ~open_arms() { messages_.let_return(false); }
-  open_arms(const open_arms&) = delete;
-  open_arms& operator=(const open_arms&) = delete;
+  explicit rejoin_scope(messaging::messenger& messages) : messages_(messages) { messages_.let_return(true); }
+  ~rejoin_scope() { messages_.let_return(false); }
+  rejoin_scope(const rejoin_scope&) = delete;
+  rejoin_scope& operator=(const rejoin_scope&) = delete;
 
  private:
   messaging::messenger& messages_;
@@ -40,10 +40,10 @@ class open_arms {
 }  // namespace
 
 result<rejoin_agreement::verdict> rejoin_agreement::run(std::uint64_t epoch, std::chrono::milliseconds limit) {
-  const open_arms open(messages_);
+  const rejoin_scope open(messages_);
   attended_time waited;
   for (;;) {
-    auto done = messages_.rank() == 0 ? host(epoch, kBetweenLooks) : ask(epoch);
+    auto done = messages_.rank() == 0 ? host(epoch, kPollInterval) : ask(epoch);
     if (!done) return std::move(done).error();
     if (*done) break;
     if (limit.count() >= 0 && waited.has_reached(limit)) return not_in_time(missing());
@@ -75,7 +75,7 @@ result<bool> rejoin_agreement::ask(std::uint64_t epoch) {
                               kVerdict, kWholeTag, tag_space::collective);
     sent_ = messages_.isend(0, host_buffer(&own_, sizeof own_), kProposal, tag_space::collective);
   }
-  auto done = answer_.wait(kBetweenLooks);
+  auto done = answer_.wait(kPollInterval);
   if (done.code() == ETIMEDOUT) return false;
   answer_ = {};
   sent_ = {};

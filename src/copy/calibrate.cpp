@@ -22,7 +22,7 @@ constexpr unsigned kMaxWarmUps = 100;  // wakes threads, fills pages and caches
 constexpr std::uint64_t kWarmUpNs = 120'000;
 constexpr std::uint64_t kBendsBelow = 1u << 20;
 constexpr std::uint64_t kThreadsPayFrom = 16u << 10;
-constexpr std::uint64_t kPatienceNs = 20'000'000;  // for the GPU engine to start
+constexpr std::uint64_t kTimeoutNs = 20'000'000;  // for the GPU engine to start
 
 struct device_block {
   const gpu_context context;
@@ -81,7 +81,7 @@ std::optional<double> measure(planner& planner, const choice& option, const tran
     const std::uint64_t after = ticks_ordered();
     if (done) {
       samples.push_back(ticks_to_ns(after - before) / batch);
-    } else if (done.code() != EAGAIN || taken_ns > budget_ns + kPatienceNs) {
+    } else if (done.code() != EAGAIN || taken_ns > budget_ns + kTimeoutNs) {
       return std::nullopt;  // permanently unavailable
     }
   }

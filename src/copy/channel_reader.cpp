@@ -75,7 +75,7 @@ class gpu_reader {
     const unsigned index = borrow();
     if (index == kBuffers) return false;
     const status done = buffers_[index]->read(*queue_, source, destination, size_bytes, kReadTimeoutNs);
-    lent_[index].store(false, std::memory_order_release);
+    is_leased_[index].store(false, std::memory_order_release);
     return done.ok();  // otherwise the channel was stopped, and this reader is unusable
   }
 
@@ -83,13 +83,13 @@ class gpu_reader {
   explicit gpu_reader(channel_source source) : source_(std::move(source)) {}
   unsigned borrow() noexcept {
     unsigned index = 0;
-    while (index < kBuffers && lent_[index].exchange(true, std::memory_order_acquire)) ++index;
+    while (index < kBuffers && is_leased_[index].exchange(true, std::memory_order_acquire)) ++index;
     return index;
   }
 
   const channel_source source_;
   std::unique_ptr<dma::arrival_buffer> buffers_[kBuffers];
-  std::atomic<bool> lent_[kBuffers] = {};
+  std::atomic<bool> is_leased_[kBuffers] = {};
   std::unique_ptr<dma::channel> queue_;  // destroyed before the buffers
 };
 

@@ -35,8 +35,8 @@ bool is_empty(const transfer& transfer) { return transfer.row_bytes == 0 || tran
 
 // How long the queue's thread sleeps between checks of a stream, and after how many checks it asks whether the stream
 // still lives, which polls for a millisecond: about every 50 ms.
-constexpr timespec kLookPause{0, 50'000};
-constexpr unsigned kLooksBetweenLifeChecks = 500;
+constexpr timespec kPollPause{0, 50'000};
+constexpr unsigned kPollsBetweenLivenessChecks = 500;
 
 }  // namespace
 
@@ -54,8 +54,8 @@ void planner::run_queue() {
       // Only this thread removes entries, and references stay valid when other threads add some.
       auto& waiting = queue[polls % queue.size()];
       lock.unlock();
-      nanosleep(&kLookPause, nullptr);
-      if (++polls % kLooksBetweenLifeChecks == 0) reached = waiting.dma->wait(waiting.behind, 1);
+      nanosleep(&kPollPause, nullptr);
+      if (++polls % kPollsBetweenLivenessChecks == 0) reached = waiting.dma->wait(waiting.behind, 1);
       lock.lock();
       if (reached || reached.code() == ETIMEDOUT) continue;
       next = std::find_if(queue.begin(), queue.end(), [&](const auto& one) { return &one == &waiting; });
@@ -244,7 +244,7 @@ result<int> completion::descriptor() {
   constexpr std::uint64_t kNoEventNs = 1'000'000, kKernelNs = 200'000;
   for (auto& one : on_channel_) {
     const auto fd = one.make_descriptor();
-    tick(fd && wake->watch(*fd) ? dma::completion_event::kLookAgainNs : kNoEventNs);
+    tick(fd && wake->watch(*fd) ? dma::completion_event::kRecheckNs : kNoEventNs);
   }
   if (!given_.empty()) tick(kKernelNs);
   for (const auto& one : queued_)

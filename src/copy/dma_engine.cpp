@@ -183,7 +183,8 @@ status dma_engine::read_through(dma::arrival_buffer& buffer, const transfer& tra
     if (!source) return source.error();
     auto queue = channel_for(direction::to_host, queue_kind::quick);
     if (!queue) return queue.error();
-    if (status read = buffer.read(**queue, source->address, destination + done, source->size_bytes, patience_ns(0)); !read) {
+    if (status read = buffer.read(**queue, source->address, destination + done, source->size_bytes, time_limit_ns(0));
+        !read) {
       if ((*queue)->fault()) forget(*queue);
       return read;
     }
@@ -194,11 +195,11 @@ status dma_engine::read_through(dma::arrival_buffer& buffer, const transfer& tra
 
 status dma_engine::read(const transfer& transfer, const cu::pointer_info& device) {
   for (auto& slot : arrivals_) {
-    if (slot.is_lent.load(std::memory_order_relaxed) || slot.is_lent.exchange(true, std::memory_order_acquire)) continue;
+    if (slot.is_leased.load(std::memory_order_relaxed) || slot.is_leased.exchange(true, std::memory_order_acquire)) continue;
     struct give_back {
-      std::atomic<bool>& is_lent;
-      ~give_back() { is_lent.store(false, std::memory_order_release); }
-    } const behind{slot.is_lent};
+      std::atomic<bool>& is_leased;
+      ~give_back() { is_leased.store(false, std::memory_order_release); }
+    } const behind{slot.is_leased};
     if (slot.buffer == nullptr) {
       auto made = dma::arrival_buffer::open(source_.addresses);
       if (!made) return not_for_channels(made.error());
@@ -270,7 +271,7 @@ result<int> dma_engine::operation::make_descriptor() {
   if (event_ != nullptr) return event_->descriptor();
   if (queue_ == nullptr || behind_.armed != nullptr)
     return failure{ENOTSUP, "the copy has ended, or waits for a stream: its channel accepts no commands meanwhile"};
-  auto lent = owner_->lend_event(queue_->engine());
+  auto lent = owner_->lease_event(queue_->engine());
   if (!lent) return lent.error();
   (*lent)->clear();
   if (auto joined = join(); !joined) {
@@ -288,24 +289,24 @@ result<int> dma_engine::operation::make_descriptor() {
 
 result<bool> dma_engine::operation::test() {
   if (event_ != nullptr) event_->clear();
-  const unsigned tests_between_looks = event_ != nullptr ? 1 : 256;  // a sleeping caller tests rarely
+  const unsigned tests_between_polls = event_ != nullptr ? 1 : 256;  // a sleeping caller tests rarely
   if (behind_.armed != nullptr) {
     if (!is_done() && !owner_->order_.has_failed(behind_)) return false;
-  } else if (!is_done() && (++tests_ % tests_between_looks != 0 || !has_failed())) {
+  } else if (!is_done() && (++tests_ % tests_between_polls != 0 || !has_failed())) {
     // A caller that only tests must not wait for ever for a doorbell that the engine has missed.
-    if (tests_ % tests_between_looks != 0) return false;
+    if (tests_ % tests_between_polls != 0) return false;
     queue_->ring();
     if (helper_ != nullptr) helper_->ring();
     const dma::sequence completed = queue_->completed() + (helper_ != nullptr ? helper_->completed() : 0);
-    if (!watch_.is_stalled(completed, patience_ns(size_bytes_))) return false;
-    if (status ended = wait_for(std::min(kLastChanceNs, patience_ns(0))); !ended) return ended.error();
+    if (!watch_.is_stalled(completed, time_limit_ns(size_bytes_))) return false;
+    if (status ended = wait_for(std::min(kLastChanceNs, time_limit_ns(0))); !ended) return ended.error();
     return true;
   }
   if (status ended = wait(); !ended) return ended.error();
   return true;
 }
 
-status dma_engine::operation::wait() { return wait_for(patience_ns(size_bytes_)); }
+status dma_engine::operation::wait() { return wait_for(time_limit_ns(size_bytes_)); }
 
 status dma_engine::operation::wait_for(std::uint64_t timeout_ns) {
   if (queue_ == nullptr) return {};
@@ -396,7 +397,7 @@ result<dma::sequence> dma_engine::part_queue::submit(const transfer& part) {
 }
 
 status dma_engine::part_queue::wait(dma::sequence queued) {
-  auto ended = queue_->wait(queued, patience_ns(0));
+  auto ended = queue_->wait(queued, time_limit_ns(0));
   if (!ended) {
     queue_->stop();
     owner_->forget(queue_);
@@ -406,7 +407,7 @@ status dma_engine::part_queue::wait(dma::sequence queued) {
 
 // ---- Events
 
-result<std::unique_ptr<dma::completion_event>> dma_engine::lend_event(unsigned engine) {
+result<std::unique_ptr<dma::completion_event>> dma_engine::lease_event(unsigned engine) {
   {
     const std::lock_guard guard(events_mutex_);
     const auto found =

@@ -20,9 +20,9 @@
 #include "copy/channel_memory.hpp"
 #include "copy/channel_source.hpp"
 #include "copy/gpu_context.hpp"
-#include "copy/patience.hpp"
 #include "copy/spin_lock.hpp"
 #include "copy/stream_order.hpp"
+#include "copy/time_limit.hpp"
 #include "copy/transfer.hpp"
 #include "dma/arrival_buffer.hpp"
 #include "dma/channel.hpp"
@@ -238,7 +238,7 @@ class dma_engine {
   result<std::pair<std::shared_ptr<dma::channel>, dma::sequence>> submit(direction way, queue_kind kind, Give give);
   void forget(const std::shared_ptr<dma::channel>& broken) noexcept;
   status read_through(dma::arrival_buffer& buffer, const transfer& transfer, const cu::pointer_info& device);
-  result<std::unique_ptr<dma::completion_event>> lend_event(unsigned engine);
+  result<std::unique_ptr<dma::completion_event>> lease_event(unsigned engine);
   void take_back(std::unique_ptr<dma::completion_event> event) noexcept;
 
   gpu_context context_;
@@ -251,7 +251,7 @@ class dma_engine {
   std::array<std::shared_ptr<dma::channel>, 7> channels_;
   std::atomic<bool> has_helpers_{false};
   struct arrival_slot {
-    std::atomic<bool> is_lent{false};
+    std::atomic<bool> is_leased{false};
     std::unique_ptr<dma::arrival_buffer> buffer;  // of the thread that has it; allocated at first use
   };
   std::array<arrival_slot, 4> arrivals_;

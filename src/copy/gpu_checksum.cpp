@@ -20,7 +20,7 @@
 namespace pl::copy {
 namespace {
 
-constexpr std::uint64_t kLifeCheckNs = 1'000'000;
+constexpr std::uint64_t kLivenessCheckNs = 1'000'000;
 
 // Table i: the effect of a byte on the checksum when i more bytes follow.
 constexpr std::array<std::uint32_t, checksum::kTableWords> kTables = [] {
@@ -57,7 +57,7 @@ struct gpu_checksum::state {
   pinned_buffer control;
   std::mutex mutex;
   std::uint32_t last = 0;     // number of the last job
-  bool is_under_way = false;  // and not given up
+  bool is_in_flight = false;  // and not given up
 };
 
 gpu_checksum::state::~state() {
@@ -141,14 +141,14 @@ result<gpu_checksum::job> gpu_checksum::begin(cu::device_ptr src, std::size_t by
   auto& s = *state_;
   if (!s.is_ours()) return failure{EACCES, "a checksum of the parent process"};
   const std::lock_guard lock(s.mutex);
-  if (s.is_under_way || s.word(checksum::kDoneAt).load(std::memory_order_acquire) != s.last)
+  if (s.is_in_flight || s.word(checksum::kDoneAt).load(std::memory_order_acquire) != s.last)
     return failure{EBUSY, "another checksum is in progress on this GPU"};
   ++s.last;
   if (auto queued = s.launch(src, bytes, after, has_after); !queued) {
     --s.last;
     return queued.error();
   }
-  s.is_under_way = true;
+  s.is_in_flight = true;
   job out;
   out.owner_ = this;
   out.number_ = s.last;
@@ -174,7 +174,7 @@ std::optional<std::uint32_t> gpu_checksum::job::test() {
   const auto count = (bytes_ + checksum::kSegmentBytes - 1) / checksum::kSegmentBytes;
   const auto out = arch::crc32c_join_pages({segments, count}, bytes_ - (count - 1) * checksum::kSegmentBytes);
   const std::lock_guard lock(s.mutex);
-  s.is_under_way = false;
+  s.is_in_flight = false;
   owner_ = nullptr;
   return out;
 }
@@ -185,7 +185,7 @@ void gpu_checksum::job::give_up() noexcept {
   if (!s.is_ours()) return;
   s.word(checksum::kGivenUpAt).store(number_, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  std::uint64_t looked_ns = monotonic_ns();
+  std::uint64_t polled_ns = monotonic_ns();
   for (unsigned block = 0; block < checksum::kMaxBlocks;) {
     const bool has_begun = s.word(checksum::kStartedAt + block * 4).load(std::memory_order_acquire) == number_;
     const bool is_running = has_begun && s.word(checksum::kEndedAt + block * 4).load(std::memory_order_acquire) != number_;
@@ -195,14 +195,14 @@ void gpu_checksum::job::give_up() noexcept {
     }
     arch::relax();
     // A destroyed context, or one in which a kernel faulted, runs nothing.
-    if (monotonic_ns() - looked_ns < kLifeCheckNs) continue;
-    looked_ns = monotonic_ns();
+    if (monotonic_ns() - polled_ns < kLivenessCheckNs) continue;
+    polled_ns = monotonic_ns();
     auto scope = s.context.is_alive() ? context_use::enter(s.context) : result<context_use>(failure{EIO, ""});
     const auto rc = scope ? s.cuda.cuStreamQuery(s.stream) : cu::result_t{cu::error_code::unknown};
     if (rc != cu::error_code::not_ready) break;
   }
   const std::lock_guard lock(s.mutex);
-  s.is_under_way = false;
+  s.is_in_flight = false;
 }
 
 }  // namespace pl::copy

@@ -28,7 +28,7 @@ live_counter g_leases{"engine.leases"};
 live_counter g_holds{"engine.holds", live_kind::level};
 
 constexpr std::uint64_t kHealthEveryNs = 1'000'000;
-constexpr unsigned kSpinsBetweenLooks = 64;  // in a waiting loop, before it reads the clock
+constexpr unsigned kSpinsBetweenChecks = 64;  // in a waiting loop, before it reads the clock
 
 void count(std::atomic<std::uint64_t>& counter) noexcept { counter.fetch_add(1, std::memory_order_relaxed); }
 
@@ -50,7 +50,7 @@ result<std::unique_ptr<gpu_engine>> gpu_engine::open(const gpu_context& context,
     return failure{EINVAL, format("a lease of %u us: the GPU engine takes 20 to 1000000", wanted.lease_us)};
   if (auto s = cu::check_launches_return("the copy kernel would leave before it is used"); !s) return s.error();
   options chosen = wanted;
-  if (chosen.patience_ms == 0) chosen.patience_ms = context.cuda->is_simulated ? 60'000 : 10'000;
+  if (chosen.timeout_ms == 0) chosen.timeout_ms = context.cuda->is_simulated ? 60'000 : 10'000;
   std::unique_ptr<gpu_engine> made(new gpu_engine(context, chosen));
   auto scope = context_use::enter(context);
   if (!scope) return scope.error();
@@ -72,15 +72,15 @@ gpu_engine::~gpu_engine() {
   if (!belongs_here()) {
     // In a forked child, streams, pinned memory and the keeper are the parent's.
     for (auto& one : kernels_) (void)one.kernel.release();
-    (void)keeper_.release();
+    (void)lease_thread_.release();
     return;
   }
   {
-    const std::lock_guard lock(keeper_->mutex);
-    keeper_->must_stop = true;
-    keeper_->changed.notify_all();
+    const std::lock_guard lock(lease_thread_->mutex);
+    lease_thread_->must_stop = true;
+    lease_thread_->changed.notify_all();
   }
-  if (keeper_->thread.joinable()) keeper_->thread.join();
+  if (lease_thread_->thread.joinable()) lease_thread_->thread.join();
   for (auto& one : kernels_) {
     if (one.kernel == nullptr) continue;
     engine::descriptor leave{};
@@ -208,7 +208,8 @@ bool gpu_engine::try_claim(claim& out) noexcept {
   if (one == nullptr) return count(counters_.not_hot), false;
   // The next kernel is launched in the last third of the lease; it takes about 6 us to start. A keeper thread launches
   // earlier, because the launch costs its caller about 10 us.
-  const std::uint64_t last_part = keeper_->holds.load(std::memory_order_relaxed) != 0 ? lease_ticks_ / 8 : lease_ticks_ / 3;
+  const std::uint64_t last_part =
+      lease_thread_->holds.load(std::memory_order_relaxed) != 0 ? lease_ticks_ / 8 : lease_ticks_ / 3;
   if (one->until_ticks.load(std::memory_order_relaxed) - now < last_part) start_quietly();
   // Threads start at different workers, so that they do not all meet at worker 0.
   const unsigned workers = one->kernel->workers();
@@ -222,10 +223,10 @@ bool gpu_engine::try_claim(claim& out) noexcept {
 template <class More>
 result<gpu_engine::fate> gpu_engine::wait_for(const claim& claimed, std::uint32_t sequence, More&& more) {
   std::uint64_t since_ns = 0;
-  std::uint64_t looked_ns = 0;
+  std::uint64_t polled_ns = 0;
   // No pause instruction: it would delay the first microseconds of the wait by up to 40 ns.
   for (unsigned spin = 1; !more(); ++spin) {
-    if (spin % kSpinsBetweenLooks != 0) continue;
+    if (spin % kSpinsBetweenChecks != 0) continue;
     const auto answer = claimed.kernel->ask(claimed.worker, sequence);
     if (answer == copy_kernel::answer::executed && more()) break;
     if (answer == copy_kernel::answer::left) {
@@ -235,9 +236,9 @@ result<gpu_engine::fate> gpu_engine::wait_for(const claim& claimed, std::uint32_
     }
     if (context_.cuda->is_simulated) sched_yield();
     const std::uint64_t now_ns = monotonic_ns();
-    if (since_ns == 0) since_ns = looked_ns = now_ns;
-    if (now_ns - looked_ns < kHealthEveryNs) continue;
-    looked_ns = now_ns;
+    if (since_ns == 0) since_ns = polled_ns = now_ns;
+    if (now_ns - polled_ns < kHealthEveryNs) continue;
+    polled_ns = now_ns;
     // A worker that does not answer stays claimed: it may still execute the old request, so it gets no other one.
     if (auto healthy = check_health(*claimed.kernel, since_ns); !healthy) return healthy.error();
   }
@@ -402,7 +403,7 @@ result<gpu_engine::fate> gpu_engine::test(request& operation) {
 result<gpu_engine::fate> gpu_engine::wait(request& operation) {
   if (!belongs_here()) return failure{EACCES, "the GPU engine belongs to the parent process"};  // its lines are not mapped
   for (;;) {
-    for (unsigned spin = 0; spin < kSpinsBetweenLooks; ++spin) {
+    for (unsigned spin = 0; spin < kSpinsBetweenChecks; ++spin) {
       const fate now = poll(operation);
       if (now != fate::pending) {
         if (now == fate::done) count(counters_.copies);
@@ -426,10 +427,10 @@ status gpu_engine::check_health(copy_kernel& kernel, std::uint64_t waiting_since
   if (rc != cu::error_code::success && rc != cu::error_code::not_ready)
     return cu::make_error(*context_.cuda, rc, "the GPU engine's kernel");
   const std::uint64_t waited_ms = (monotonic_ns() - waiting_since_ns) / 1'000'000;
-  if (waited_ms > options_.patience_ms)
+  if (waited_ms > options_.timeout_ms)
     return failure{ETIMEDOUT, format("the GPU engine has not answered for %u ms: the GPU hangs or another process has it; "
                                      "the copy may still happen",
-                                     options_.patience_ms)};
+                                     options_.timeout_ms)};
   return {};
 }
 
@@ -438,25 +439,25 @@ status gpu_engine::check_health(copy_kernel& kernel, std::uint64_t waiting_since
 result<gpu_engine::hold> gpu_engine::keep_hot() {
   if (!belongs_here()) return failure{EACCES, "the GPU engine belongs to the parent process"};
   if (auto started = start(); !started) return started.error();
-  const std::lock_guard lock(keeper_->mutex);
-  if (!keeper_->thread.joinable()) {
+  const std::lock_guard lock(lease_thread_->mutex);
+  if (!lease_thread_->thread.joinable()) {
     auto kept = try_start_thread("keeps the GPU engine resident", [this] { keep(); });
     if (!kept) return kept.error();
-    keeper_->thread = *std::move(kept);
+    lease_thread_->thread = *std::move(kept);
   }
-  ++keeper_->holds;
+  ++lease_thread_->holds;
   g_holds.add();
-  keeper_->changed.notify_all();
+  lease_thread_->changed.notify_all();
   return hold(this);
 }
 
 void gpu_engine::keep() noexcept {
   pthread_setname_np(pthread_self(), "pl-engine");
   prctl(PR_SET_TIMERSLACK, 1UL);  // the default is 50 us, a quarter of a lease
-  std::unique_lock lock(keeper_->mutex);
-  while (!keeper_->must_stop) {
-    if (keeper_->holds == 0) {
-      keeper_->changed.wait(lock);
+  std::unique_lock lock(lease_thread_->mutex);
+  while (!lease_thread_->must_stop) {
+    if (lease_thread_->holds == 0) {
+      lease_thread_->changed.wait(lock);
       continue;
     }
     lock.unlock();
@@ -469,8 +470,8 @@ void gpu_engine::keep() noexcept {
 
 void gpu_engine::drop_hold() noexcept {
   if (!belongs_here()) return;
-  const std::lock_guard lock(keeper_->mutex);
-  --keeper_->holds;
+  const std::lock_guard lock(lease_thread_->mutex);
+  --lease_thread_->holds;
   g_holds.add(-1);
 }
 

@@ -36,7 +36,7 @@ class gpu_engine {
     unsigned lease_us = 200;  // 20 .. 1 000 000
     // A started request without an answer fails with ETIMEDOUT after this time. 0: 10 s; a minute on the simulated GPU,
     // whose blocks are threads that wait for busy CPUs.
-    unsigned patience_ms = 0;
+    unsigned timeout_ms = 0;
   };
   enum class fate { pending, done, not_taken };
 
@@ -168,14 +168,14 @@ class gpu_engine {
 
   // Separate, so that a forked child can leave it behind: destroying a condition variable waits for its waiters, which
   // do not exist there.
-  struct keeper {
+  struct lease_thread {
     std::mutex mutex;
     std::condition_variable changed;
     std::atomic<unsigned> holds{0};  // changed under the mutex
     std::thread thread;
     bool must_stop = false;
   };
-  std::unique_ptr<keeper> keeper_ = std::make_unique<keeper>();
+  std::unique_ptr<lease_thread> lease_thread_ = std::make_unique<lease_thread>();
 
   struct counters {
     std::atomic<std::uint64_t> launches{0}, low_latency{0}, copies{0}, lists{0}, not_hot{0}, all_busy{0}, left{0},

@@ -21,10 +21,10 @@ status staging_area::open(const gpu_context& context) {
   return {};
 }
 
-staging_area::loan staging_area::borrow() noexcept {
-  loan out;
+staging_area::chunk_lease staging_area::borrow() noexcept {
+  chunk_lease out;
   for (unsigned i = 0; i < kPieces; ++i)
-    if (!lent_[i].load(std::memory_order_relaxed) && !lent_[i].exchange(true, std::memory_order_acquire)) {
+    if (!is_leased_[i].load(std::memory_order_relaxed) && !is_leased_[i].exchange(true, std::memory_order_acquire)) {
       out.area_ = this;
       out.index_ = i;
       break;

@@ -26,13 +26,13 @@ class staging_area {
   static constexpr unsigned kPieces = 4;
 
   // A piece of it; empty if all are lent out.
-  class loan {
+  class chunk_lease {
    public:
-    loan() = default;
-    loan(loan&& other) noexcept : area_(std::exchange(other.area_, nullptr)), index_(other.index_) {}
-    loan& operator=(loan&&) = delete;
-    ~loan() {
-      if (area_ != nullptr) area_->lent_[index_].store(false, std::memory_order_release);
+    chunk_lease() = default;
+    chunk_lease(chunk_lease&& other) noexcept : area_(std::exchange(other.area_, nullptr)), index_(other.index_) {}
+    chunk_lease& operator=(chunk_lease&&) = delete;
+    ~chunk_lease() {
+      if (area_ != nullptr) area_->is_leased_[index_].store(false, std::memory_order_release);
     }
     explicit operator bool() const { return area_ != nullptr; }
     // Never to be lent out again, because a worker that did not answer may still write there.
@@ -47,14 +47,14 @@ class staging_area {
   };
 
   status open(const gpu_context& context);  // once
-  loan borrow() noexcept;
+  chunk_lease borrow() noexcept;
   // The driver's information about the whole.
   const host_memory& host() const noexcept { return host_; }
 
  private:
   pinned_buffer memory_;
   host_memory host_;
-  std::atomic<bool> lent_[kPieces] = {};
+  std::atomic<bool> is_leased_[kPieces] = {};
 };
 
 struct gpu_state {

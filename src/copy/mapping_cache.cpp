@@ -20,9 +20,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/lack.hpp"
 #include "base/live_counter.hpp"
 #include "base/log.hpp"
+#include "base/shortage.hpp"
 #include "base/text.hpp"
 #include "copy/memory_window.hpp"
 #include "copy/refusal_list.hpp"
@@ -119,7 +119,7 @@ struct mapping_cache::state {
   }
 
   entry* take(const memory_identity& id, address_range pages);
-  entry* look_up_locked(const memory_identity& id, address_range pages) const;
+  entry* find_locked(const memory_identity& id, address_range pages) const;
   void link(entry& fresh);
   void unlink_locked(entry& old);
 
@@ -158,7 +158,7 @@ void mapping_cache::hold::give_back(entry* held) noexcept { held->release(); }
 
 // ---- The table
 
-mapping_cache::entry* mapping_cache::state::look_up_locked(const memory_identity& id, address_range pages) const {
+mapping_cache::entry* mapping_cache::state::find_locked(const memory_identity& id, address_range pages) const {
   entry* found = buckets[bucket_of(pages)];
   while (found != nullptr &&
          !(found->pages.begin == pages.begin && found->pages.size_bytes == pages.size_bytes && found->id == id))
@@ -169,7 +169,7 @@ mapping_cache::entry* mapping_cache::state::look_up_locked(const memory_identity
 // The entry with an additional reference, or null.
 inline mapping_cache::entry* mapping_cache::state::take(const memory_identity& id, address_range pages) {
   const std::lock_guard guard(lock);
-  entry* found = look_up_locked(id, pages);
+  entry* found = find_locked(id, pages);
   if (found == nullptr) return nullptr;
   ++found->references;
   found->last_use = ++clock;
@@ -286,7 +286,7 @@ result<mapping_cache::entry*> mapping_cache::state::make(const memory_identity& 
     return failure{EBUSY, format("copies in progress hold all of the mapping capacity (%s)",
                                  format_size(wanted.capacity_bytes).c_str())};
   auto fresh = map(id, range);
-  if (!fresh && is_lack_or_full(fresh.code())) {  // BAR1 or descriptors are exhausted: drop our unused entries first
+  if (!fresh && is_shortage_or_full(fresh.code())) {  // BAR1 or descriptors are exhausted: drop our unused entries first
     drop_unused();
     fresh = map(id, range);
   }
@@ -423,7 +423,7 @@ std::size_t mapping_cache::state::drop_stale_locked() {
     entry* gone = nullptr;
     {
       const std::lock_guard guard(lock);
-      entry* found = look_up_locked(asked.id, asked.pages);
+      entry* found = find_locked(asked.id, asked.pages);
       if (found == nullptr || found->serial != asked.serial) continue;  // another thread was faster
       gone = found;
       unlink_locked(*gone);

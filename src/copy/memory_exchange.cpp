@@ -24,16 +24,16 @@ std::optional<memory_exchange::offer> memory_exchange::hand_over(const cu::point
     object = {begin, std::min(object.end(), gpu.object.end()) - begin};
   }
   if (!object.contains(bytes)) return std::nullopt;
-  const handed_key key{gpu.buffer_id, gpu.block_id, object.begin};
-  auto known = handed_.find(key);
-  if (known == handed_.end()) {
-    if (handed_.size() >= kMaxHanded) make_room_for_handed();
+  const fd_memory_key key{gpu.buffer_id, gpu.block_id, object.begin};
+  auto known = fd_memories_.find(key);
+  if (known == fd_memories_.end()) {
+    if (fd_memories_.size() >= kMaxFdMemories) make_room_for_fd_memory();
     handed made{++ids_, object.begin, 0, nullptr};
     auto space = gpus_.space();
-    auto memory = space ? handed_memory::make(**space, *cuda_, object) : result<handed_memory>(space.error());
-    if (memory) made.memory = std::make_shared<const handed_memory>(*std::move(memory));
+    auto memory = space ? fd_memory::make(**space, *cuda_, object) : result<fd_memory>(space.error());
+    if (memory) made.memory = std::make_shared<const fd_memory>(*std::move(memory));
     else refuse("it is not handed over", memory.error());
-    known = handed_.emplace(key, std::move(made)).first;
+    known = fd_memories_.emplace(key, std::move(made)).first;
   }
   known->second.last_use = ++uses_;
   if (known->second.memory == nullptr) return std::nullopt;
@@ -41,11 +41,11 @@ std::optional<memory_exchange::offer> memory_exchange::hand_over(const cu::point
 }
 
 // Drops memory that is gone, or else the least recently used.
-void memory_exchange::make_room_for_handed() {
-  std::erase_if(handed_,
+void memory_exchange::make_room_for_fd_memory() {
+  std::erase_if(fd_memories_,
                 [&](const auto& each) { return !cu::is_still_buffer(*cuda_, each.second.probe, std::get<0>(each.first)); });
-  if (handed_.size() < kMaxHanded) return;
-  handed_.erase(std::min_element(handed_.begin(), handed_.end(), [](const auto& one, const auto& other) {
+  if (fd_memories_.size() < kMaxFdMemories) return;
+  fd_memories_.erase(std::min_element(fd_memories_.begin(), fd_memories_.end(), [](const auto& one, const auto& other) {
     return one.second.last_use < other.second.last_use;
   }));
 }
@@ -80,7 +80,7 @@ std::shared_ptr<imported_memory> memory_exchange::import(const owner& exporter, 
     }));
   auto made = std::make_shared<imported_memory>();
   made->last_use = ++uses_;
-  auto pieces = fetch_handed_memory(exporter.pid, exporter.place);
+  auto pieces = fetch_fd_memory(exporter.pid, exporter.place);
   if (!pieces) refuse("another process's memory", pieces.error());
   for (std::size_t i = 0; pieces && i < pieces->size(); ++i) {
     const taken_piece& one = (*pieces)[i];

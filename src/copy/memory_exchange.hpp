@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "copy/channel_memory.hpp"
+#include "copy/fd_memory.hpp"
 #include "copy/gpu_queues.hpp"
-#include "copy/handed_memory.hpp"
 
 namespace pl::copy {
 
@@ -45,8 +45,8 @@ class memory_exchange {
   // ---- The owner
   struct offer {
     std::uint64_t id = 0;  // of the memory object in this process
-    handed_place place;
-    std::shared_ptr<const handed_memory> memory;  // to be kept until the peer has answered
+    fd_memory_location place;
+    std::shared_ptr<const fd_memory> memory;  // to be kept until the peer has answered
   };
   std::optional<offer> hand_over(const cu::pointer_info& gpu, address_range bytes);
 
@@ -55,7 +55,7 @@ class memory_exchange {
     int rank = -1;
     std::int32_t pid = 0;
     std::uint64_t id = 0;
-    handed_place place;
+    fd_memory_location place;
   };
   // A copy to this process's memory, which stays bound as long as this lives.
   struct pull {
@@ -75,7 +75,7 @@ class memory_exchange {
 
  private:
   static constexpr std::size_t kMaxImported = 32;
-  static constexpr std::size_t kMaxHanded = 64;  // each takes two descriptors or more
+  static constexpr std::size_t kMaxFdMemories = 64;  // each takes two descriptors or more
   // The channels of a GPU of this process, and its memory as they see it.
   struct route {
     std::shared_ptr<gpu_queues> queues;  // null: there are none
@@ -83,21 +83,21 @@ class memory_exchange {
   };
   struct handed {
     std::uint64_t id = 0, probe = 0, last_use = 0;
-    std::shared_ptr<const handed_memory> memory;  // null: it cannot be handed over
+    std::shared_ptr<const fd_memory> memory;  // null: it cannot be handed over
   };
-  using handed_key = std::tuple<unsigned long long, unsigned long long, std::uint64_t>;  // buffer, block, begin
-  using import_key = std::tuple<int, std::uint64_t, int>;                                // rank, its number, our GPU
+  using fd_memory_key = std::tuple<unsigned long long, unsigned long long, std::uint64_t>;  // buffer, block, begin
+  using import_key = std::tuple<int, std::uint64_t, int>;                                   // rank, its number, our GPU
 
   void refuse(const char* subject, const failure& reason);
   route* route_to(int device_ordinal);
-  void make_room_for_handed();
+  void make_room_for_fd_memory();
   std::shared_ptr<imported_memory> import(const owner& exporter, int device_ordinal, const route& way);
   static bool add_blocks(pull& made, std::uint64_t source, std::uint64_t bytes);
 
   const cu::driver_table* const cuda_;
   gpu_table& gpus_;
   std::map<int, route> routes_;  // by device
-  std::map<handed_key, handed> handed_;
+  std::map<fd_memory_key, handed> fd_memories_;
   std::map<import_key, std::shared_ptr<imported_memory>> imported_;
   std::uint64_t uses_ = 0, ids_ = 0;
   std::string refusal_;

@@ -20,9 +20,9 @@ class spin_lock {
 
  private:
   void wait() const noexcept {
-    constexpr int kPatience = 100;  // several microseconds: if it takes longer, the holder has most likely lost its CPU
+    constexpr int kTimeout = 100;  // several microseconds: if it takes longer, the holder has most likely lost its CPU
     for (int i = 0; is_taken_.load(std::memory_order_relaxed); ++i) {
-      if (i < kPatience) arch::relax();
+      if (i < kTimeout) arch::relax();
       else sched_yield();
     }
   }

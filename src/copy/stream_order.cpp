@@ -20,9 +20,9 @@
 namespace pl::copy {
 namespace {
 
-constexpr std::chrono::milliseconds kLookPeriod{20};
-constexpr unsigned kIdleLooksBeforeSleep = 50;
-constexpr unsigned kLooksBetweenContexts = 3;
+constexpr std::chrono::milliseconds kPollPeriod{20};
+constexpr unsigned kIdlePollsBeforeSleep = 50;
+constexpr unsigned kPollsBetweenContexts = 3;
 constexpr std::uint64_t kOverdueWaitNs = 200'000;  // long enough for channel::wait to ring the doorbell again
 // Of a plain channel; longer copies become several operations.
 constexpr std::uint64_t kMaxOperationBytes = std::uint64_t{2} << 30;
@@ -104,7 +104,7 @@ stream_order::~stream_order() {
     stops_ = true;
     changed_.notify_all();
   }
-  if (looker_.joinable()) looker_.join();
+  if (monitor_.joinable()) monitor_.join();
   const std::lock_guard lock(mutex_);
   for (auto slot : armed_)
     if (slot != nullptr) give_up(*slot, {EIO, "DMA channel: its planner was closed"});
@@ -361,21 +361,21 @@ status stream_order::record(cu::event_t event, unsigned index, const std::shared
 // Precondition: the lock is held until the work to be monitored is queued.
 status stream_order::start_looking() {
   if (is_asleep_) changed_.notify_one();
-  if (looker_.joinable()) return {};
-  auto started = try_start_thread("monitors copies behind streams", [this] { look_after(); });
+  if (monitor_.joinable()) return {};
+  auto started = try_start_thread("monitors copies behind streams", [this] { monitor(); });
   if (!started) return started.error();
-  looker_ = *std::move(started);
+  monitor_ = *std::move(started);
   return {};
 }
 
-void stream_order::look_after() {
+void stream_order::monitor() {
   pthread_setname_np(pthread_self(), "pl-copy-order");
   unsigned idle = 0;
   clock_lock lock(mutex_);
   for (unsigned checks = 0; !stops_; ++checks) {
     std::vector<std::pair<std::shared_ptr<channel>, gpu_context>> held;
-    idle = look_once() ? 0 : idle + 1;
-    if (checks % kLooksBetweenContexts == 0)
+    idle = poll_once() ? 0 : idle + 1;
+    if (checks % kPollsBetweenContexts == 0)
       for (const auto& slot : armed_)
         if (slot != nullptr && !slot->is_idle() && !slot->go->has_reached(slot->go->promised))
           held.emplace_back(slot, slot->stream_context);
@@ -392,19 +392,19 @@ void stream_order::look_after() {
                         "in it failed"});
       }
     }
-    if (idle > kIdleLooksBeforeSleep) {
+    if (idle > kIdlePollsBeforeSleep) {
       is_asleep_ = true;
       changed_.wait(lock);
       is_asleep_ = false;
       idle = 0;
     } else {
-      changed_.wait_for(lock, kLookPeriod);
+      changed_.wait_for(lock, kPollPeriod);
     }
   }
 }
 
 // Returns false if nothing is outstanding. Precondition: the lock is held.
-bool stream_order::look_once() {
+bool stream_order::poll_once() {
   bool is_any = false;
   for (auto slot : armed_) {
     if (slot == nullptr) continue;
@@ -426,7 +426,7 @@ bool stream_order::look_once() {
     // Its stream arrived a while ago: a doorbell may have been missed, and waiting rings it again.
     if (slot->late == first.number) (void)slot->queue->wait(first.number, kOverdueWaitNs);
     slot->late = first.number;
-    if (slot->watch.is_stalled(slot->queue->completed(), patience_ns(first.size_bytes))) {
+    if (slot->watch.is_stalled(slot->queue->completed(), time_limit_ns(first.size_bytes))) {
       PL_LOG(error, "%s; streams that wait for the copies go on", no_answer().message.c_str());
       give_up(*slot, no_answer());
     }
@@ -438,7 +438,7 @@ bool stream_order::look_once() {
     }
     is_any = true;
     auto reason = end.queue->fault();
-    if (!reason && end.watch.is_stalled(end.queue->completed(), patience_ns(kMaxOperationBytes))) reason = no_answer();
+    if (!reason && end.watch.is_stalled(end.queue->completed(), time_limit_ns(kMaxOperationBytes))) reason = no_answer();
     if (!reason) continue;
     PL_LOG(error, "copies failed, and streams that wait for them go on: %s", reason->message.c_str());
     end.queue->stop();

@@ -30,8 +30,8 @@
 
 #include "copy/channel_source.hpp"
 #include "copy/gpu_context.hpp"
-#include "copy/patience.hpp"
 #include "copy/stream_words.hpp"
+#include "copy/time_limit.hpp"
 #include "dma/channel.hpp"
 
 namespace pl::copy {
@@ -105,8 +105,8 @@ class stream_order {
   status queue_wait(cu::stream_t stream, const stream_words::line& line, std::uint32_t turn);
   status record_behind(cu::event_t event, const stream_words::line& line, std::uint32_t turn);
   void give_up(channel& broken, failure reason);
-  void look_after();
-  bool look_once();
+  void monitor();
+  bool poll_once();
   status start_looking();
 
   const gpu_context context_;
@@ -120,7 +120,7 @@ class stream_order {
   std::array<plain_end, kPlainChannels> plain_;
   std::vector<event_stream> event_streams_;
 
-  std::thread looker_;
+  std::thread monitor_;
   std::condition_variable changed_;
   bool is_asleep_ = false, stops_ = false;
 };

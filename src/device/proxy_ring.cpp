@@ -15,7 +15,7 @@ namespace pl::device {
 namespace {
 
 constexpr std::uint64_t kErrorOffset = PEERLANE_DEVICE_COMPLETED_AT + sizeof(std::uint32_t);
-constexpr std::uint64_t kLookNs = 20'000'000;  // how often it is asked whether kernels have given up
+constexpr std::uint64_t kPollNs = 20'000'000;  // how often it is asked whether kernels have given up
 constexpr unsigned kMaxAtOnce = 256;           // segments of one refill(), which holds the lock
 
 failure gave_up(std::uint64_t timeout_ns) {
@@ -99,8 +99,8 @@ bool proxy_ring::refill() {
   }
   if (taken_ != before || !steps_.empty() || !remote_.is_empty()) return true;
   const std::uint64_t now_ns = monotonic_ns();
-  if (now_ns - last_look_ns_ < kLookNs) return false;
-  last_look_ns_ = now_ns;
+  if (now_ns - last_poll_ns_ < kPollNs) return false;
+  last_poll_ns_ = now_ns;
   std::uint32_t error = 0, words[2] = {};
   if (read_control(words, sizeof words)) error = words[1];
   if (error != 0) reason_ = gave_up(options_.timeout_ns);

@@ -94,7 +94,7 @@ class proxy_ring final : public dma::kernel_ring {
   std::deque<step> steps_;   // of the last one, that are still to be taken
   remote_queue remote_;      // what is under way to other processes
   bool has_local_ = false;   // CUDA may be at copies or words of segments
-  std::uint64_t last_look_ns_ = 0;
+  std::uint64_t last_poll_ns_ = 0;
   std::optional<failure> reason_;
 };
 

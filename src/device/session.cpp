@@ -24,10 +24,10 @@
 namespace pl::device {
 namespace {
 
-constexpr std::chrono::microseconds kBusyNap(300), kIdleNap(2000), kRestNap(10'000);
-constexpr std::chrono::microseconds kProxyIdleNap(50), kProxyRestNap(1000);
+constexpr std::chrono::microseconds kBusySleep(300), kIdleSleep(2000), kRestSleep(10'000);
+constexpr std::chrono::microseconds kProxyIdleSleep(50), kProxyRestSleep(1000);
 // With interrupts: how late a fault is seen, of which there is none.
-constexpr std::chrono::microseconds kWokenNap(dma::completion_event::kLookAgainNs / 1000), kWokenRestNap(100'000);
+constexpr std::chrono::microseconds kWokenSleep(dma::completion_event::kRecheckNs / 1000), kWokenRestSleep(100'000);
 constexpr std::uint64_t kIdleAfterNs = 50'000'000, kRestAfterNs = 1'000'000'000, kProxyIdleAfterNs = 1'000'000;
 constexpr long long kMaxTimesliceUs = 1'000'000;
 constexpr std::uint64_t kGranuleBytes = 64u << 10;  // of what is bound
@@ -386,10 +386,10 @@ session::activity session::counts() const noexcept {
 }
 
 std::chrono::microseconds session::nap(std::uint64_t idle_ns) const {
-  if (!events_.empty()) return idle_ns < kRestAfterNs ? kWokenNap : kWokenRestNap;
-  if (source_) return idle_ns < kIdleAfterNs ? kBusyNap : idle_ns < kRestAfterNs ? kIdleNap : kRestNap;
+  if (!events_.empty()) return idle_ns < kRestAfterNs ? kWokenSleep : kWokenRestSleep;
+  if (source_) return idle_ns < kIdleAfterNs ? kBusySleep : idle_ns < kRestAfterNs ? kIdleSleep : kRestSleep;
   if (idle_ns < kProxyIdleAfterNs) return {};
-  return idle_ns < kRestAfterNs ? kProxyIdleNap : kProxyRestNap;
+  return idle_ns < kRestAfterNs ? kProxyIdleSleep : kProxyRestSleep;
 }
 
 // Until an interrupt, the end, or the limit. Interrupts are forgotten before the rings are looked at again, so none is lost.

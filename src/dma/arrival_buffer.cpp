@@ -26,7 +26,7 @@ constexpr std::size_t kPartsOfRead = 4;
 constexpr std::size_t kRingBytes = 4u << 20;  // more than a core's own caches hold
 constexpr std::size_t kMaxParts = 8;          // under way at once
 constexpr std::size_t kPolledBytes = 2 * kHalfBytes;
-constexpr unsigned kPollsPerLook = 64;
+constexpr unsigned kPollsPerCheck = 64;
 // A line that has not come for so long holds data that equals the sentinel, or the engine has missed its doorbell (which the
 // flush rings again), or it has others' work.
 constexpr std::uint64_t kConfirmNs = 10'000;
@@ -94,7 +94,7 @@ struct arrival_buffer::polled_read {
         still_ns = 0;
         continue;
       }
-      if (++polls % kPollsPerLook != 0) continue;
+      if (++polls % kPollsPerCheck != 0) continue;
       if (auto reason = queue.fault()) return *std::move(reason);
       const std::uint64_t now_ns = monotonic_ns();
       if (still_ns == 0) still_ns = now_ns;

@@ -35,8 +35,8 @@ status completion_event::wait(channel& queue, sequence number, std::uint64_t tim
       return failure{ETIMEDOUT,
                      format("DMA channel: operation %llu is not done after %llu ms", static_cast<unsigned long long>(number),
                             static_cast<unsigned long long>(timeout_ns / 1'000'000))};
-    const std::uint64_t nap_ns = std::min(end_ns - now_ns, kLookAgainNs);
-    const timespec nap{static_cast<time_t>(nap_ns / 1'000'000'000), static_cast<long>(nap_ns % 1'000'000'000)};
+    const std::uint64_t sleep_ns = std::min(end_ns - now_ns, kRecheckNs);
+    const timespec nap{static_cast<time_t>(sleep_ns / 1'000'000'000), static_cast<long>(sleep_ns % 1'000'000'000)};
     pollfd asked{descriptor(), POLLIN, 0};
     if (ppoll(&asked, 1, &nap, nullptr) == 0) queue.ring();
     clear();

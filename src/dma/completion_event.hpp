@@ -9,7 +9,7 @@
 // The event belongs to the engine, so other channels and other programs also trigger it. The completion word decides whether
 // the operation is done. No wake-up is lost, because the interrupt arrives after the completion word: if the check does not
 // see the word yet, the interrupt comes after clear() and wakes poll(). An operation that ends with a fault raises no
-// interrupt. Each sleep therefore has a limit (kLookAgainNs), after which the channel's error notifier is checked.
+// interrupt. Each sleep therefore has a limit (kRecheckNs), after which the channel's error notifier is checked.
 //
 // Each waiter needs its own event, because the first poll() that finds the descriptor readable clears it. Do not make the
 // descriptor non-blocking: the driver then wakes nobody. A forked child must not use it.
@@ -23,7 +23,7 @@ namespace pl::dma {
 
 class completion_event {
  public:
-  static constexpr std::uint64_t kLookAgainNs = 20'000'000;
+  static constexpr std::uint64_t kRecheckNs = 20'000'000;
 
   // Opens an event of COPY<engine>. ENOTSUP: the driver has no such events. EMFILE, EACCES: the device file cannot be
   // opened. Takes about 0.1 ms, so keep it.

@@ -12,8 +12,8 @@
 #include <cerrno>
 #include <mutex>
 
-#include "base/lack.hpp"
 #include "base/log.hpp"
+#include "base/shortage.hpp"
 #include "base/text.hpp"
 
 namespace pl {
@@ -64,7 +64,7 @@ class auto_backend final : public backend {
         if (reasons.code != 0) take_over(**opened, reasons);
         return pin;
       }
-      if (is_lack(pin.code()) || !is_servable(request)) return pin.error();
+      if (is_shortage(pin.code()) || !is_servable(request)) return pin.error();
       if (pin.code() == ENOTSUP) candidate.refusals.fetch_add(1, std::memory_order_relaxed);
       add_reason(reasons, i, pin.error());
     }

@@ -146,8 +146,8 @@ class dmabuf_backend final : public backend {
     void* const page = io_.mmap(nullptr, kHostPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, piece.fd.get(), piece.offset);
     if (page == MAP_FAILED) {
       const int code = errno;
-      const bool is_lack = code == ENOMEM;
-      return failure{is_lack ? ENOMEM : ENOTSUP,
+      const bool is_shortage = code == ENOMEM;
+      return failure{is_shortage ? ENOMEM : ENOTSUP,
                      format("a dma-buf of device %d cannot be mapped: %s", ordinal, errno_text(code).c_str())};
     }
     io_.munmap(page, kHostPageBytes);

@@ -15,10 +15,10 @@
 namespace pl {
 namespace {
 
-enum class proving { never, until_one_was_right, always };
+enum class proving { never, until_first_success, always };
 
 // The proof that a mapping needs before it is handed out.
-struct proof_duty {
+struct proof_requirement {
   proving policy = proving::never;
   std::shared_ptr<rm_space> space;
   const rm::gpu* gpu = nullptr;
@@ -30,7 +30,7 @@ failure out_of_memory() noexcept { return failure{ENOMEM, "out of memory"}; }
 class rm_pin final : public pinned_memory {
  public:
   rm_pin(device_io& io, const cu::driver_table& cuda, pin_plan plan, std::vector<rm_placement> placements,
-         const pin_request& request, proof_duty duty)
+         const pin_request& request, proof_requirement duty)
       : pinned_memory("rm", plan.rounded, plan.device_ordinal),
         io_(io),
         cuda_(cuda),
@@ -139,7 +139,7 @@ class rm_pin final : public pinned_memory {
   std::vector<rm_placement> placements_;
   bool verify_;
   bool is_sole_;
-  proof_duty duty_;
+  proof_requirement duty_;
   rm_object::lease lease_;               // for a range in one object, shared with other pins
   std::vector<rm::cpu_mapping> pieces_;  // for a range over several objects, or a pin that shares none
   std::optional<reservation> place_;
@@ -158,7 +158,7 @@ class rm_backend final : public backend {
     if (!plan) return plan.error();
     auto placements = space_->resolve(**cuda, *plan, request.ipc_handle);
     if (!placements) return placements.error();
-    proof_duty duty{proving_, space_, nullptr};
+    proof_requirement duty{proving_, space_, nullptr};
     if (proving_ != proving::never) {
       auto gpu = space_->gpu_of(**cuda, plan->device_ordinal);
       if (!gpu) return gpu.error();
@@ -183,7 +183,7 @@ result<proving> proving_policy(device_io& io) {
     case rm::abi_knowledge::measured:
       return proving::never;
     case rm::abi_knowledge::read:
-      return proving::until_one_was_right;
+      return proving::until_first_success;
     case rm::abi_knowledge::unknown:
       break;
   }

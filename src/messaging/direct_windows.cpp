@@ -186,7 +186,7 @@ std::optional<status> direct_windows::move_device(const window::key_t& key, know
   if (!table.enter(context_.rank, key.id)) return status(window_ended());
   const auto leave = [&](std::optional<status> outcome) { return table.leave(context_.rank), outcome; };
   if (found.device == nullptr) {
-    if (look_at_owner(table.own_name()) == owner_state::gone) return leave(status(owner_gone(key.rank)));
+    if (check_owner(table.own_name()) == owner_state::gone) return leave(status(owner_gone(key.rank)));
     auto opened = gpu_.open(table.own_name(), found.place);
     if (!opened) {
       gpu_.refuse(opened.error().message);
@@ -231,7 +231,7 @@ int direct_windows::move_some(const window_table::name& target, std::uint64_t re
   return 0;
 }
 
-direct_windows::owner_state direct_windows::look_at_owner(const window_table::name& target) {
+direct_windows::owner_state direct_windows::check_owner(const window_table::name& target) {
   std::uint64_t probe = 0;
   const int code = move_some(target, target.probe_address, &probe, sizeof probe, false);
   if (code == EPERM || code == ENOSYS || code == EACCES) return owner_state::denied;
@@ -251,7 +251,7 @@ std::optional<status> direct_windows::move_owned(const window::key_t& key, known
   if (!table.enter(context_.rank, key.id)) return status(window_ended());
   const auto leave = [&](std::optional<status> outcome) { return table.leave(context_.rank), outcome; };
 
-  const auto owner = look_at_owner(target);
+  const auto owner = check_owner(target);
   if (owner == owner_state::denied) {
     is_denied_[rank] = true;
     return leave(std::nullopt);

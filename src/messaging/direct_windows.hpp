@@ -125,7 +125,7 @@ class direct_windows {
   // Checks whether the process id still belongs to the same process and program. denied: the kernel does not allow the
   // check.
   enum class owner_state { alive, gone, denied };
-  owner_state look_at_owner(const window_table::name& target);
+  owner_state check_owner(const window_table::name& target);
   static failure owner_gone(int rank);
   int move_some(const window_table::name& target, std::uint64_t remote, void* local, std::size_t bytes, bool is_put);
 

@@ -51,7 +51,7 @@ void gpu_sharing::note_use(int ordinal) {
 
 void gpu_sharing::note_peer(std::uint16_t name) {
   if (is_heard(name)) return;
-  heard_.push_back(name);
+  received_names_.push_back(name);
   for (auto& each : own_) {
     each.is_shared = each.is_shared || each.name == name;
     is_any_shared_ = is_any_shared_ || each.is_shared;

@@ -41,13 +41,13 @@ class gpu_sharing {
   };
   void learn(int ordinal);
   bool is_heard(std::uint16_t name) const noexcept {
-    return name != 0 && std::find(heard_.begin(), heard_.end(), name) != heard_.end();
+    return name != 0 && std::find(received_names_.begin(), received_names_.end(), name) != received_names_.end();
   }
 
   const cu::driver_table* cuda_ = nullptr;
-  std::vector<gpu> own_;              // by ordinal
-  std::vector<std::uint16_t> heard_;  // of other processes
-  int current_ = 0;                   // at open
+  std::vector<gpu> own_;                       // by ordinal
+  std::vector<std::uint16_t> received_names_;  // of other processes
+  int current_ = 0;                            // at open
   int last_ordinal_ = -1;
   std::uint16_t last_used_ = 0;
   bool is_any_shared_ = false;

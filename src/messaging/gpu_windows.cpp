@@ -25,7 +25,7 @@ constexpr std::uint64_t kPartBytes = 64u << 10;
 constexpr std::size_t kParts = 4;
 // From this size on it pays to query whether the memory is pinned.
 constexpr std::uint64_t kMinPinnedBytes = 64u << 10;
-constexpr std::uint64_t kPatienceNs = 10'000'000'000;
+constexpr std::uint64_t kTimeoutNs = 10'000'000'000;
 
 }  // namespace
 
@@ -34,7 +34,7 @@ constexpr std::uint64_t kPatienceNs = 10'000'000'000;
 result<window_place> gpu_windows::share(std::uint32_t id, const memory& range) {
   auto space = context_.gpus.space();
   if (!space) return space.error();
-  auto made = copy::handed_memory::make(**space, *context_.cuda, {range.address, range.bytes});
+  auto made = copy::fd_memory::make(**space, *context_.cuda, {range.address, range.bytes});
   if (!made) return made.error();
   const auto place = made->place();
   shared_.insert_or_assign(id, *std::move(made));
@@ -44,7 +44,7 @@ result<window_place> gpu_windows::share(std::uint32_t id, const memory& range) {
 // ---- A peer
 
 result<gpu_windows::imported> gpu_windows::open(const window_table::name& owner, const window_place& place) {
-  auto pieces = copy::fetch_handed_memory(owner.pid, {place.fd, place.inode, place.address, place.bytes});
+  auto pieces = copy::fetch_fd_memory(owner.pid, {place.fd, place.inode, place.address, place.bytes});
   if (!pieces) return pieces.error();
   std::vector<copy::shared_piece> extents;
   for (const copy::taken_piece& one : *pieces) extents.push_back({one.begin, one.region.size_bytes});
@@ -168,7 +168,7 @@ result<std::uint64_t> gpu_windows::copy_bound(route& way, const span& remote, co
 
 status gpu_windows::wait(route& way, const copy::gpu_queues::ticket& begun, std::uint64_t bytes) {
   constexpr std::uint64_t kSlowestBytesPerUs = 100;
-  auto done = begun.channel->wait(begun.number, kPatienceNs + bytes / kSlowestBytesPerUs * 1000);
+  auto done = begun.channel->wait(begun.number, kTimeoutNs + bytes / kSlowestBytesPerUs * 1000);
   if (done) return done;
   way.queues->drop(begun.channel);
   return failure{done.code(), format("the DMA channel for a window of GPU memory: %s", done.error().message.c_str())};
@@ -188,22 +188,22 @@ status gpu_windows::send_staged(route& way, const span& remote, const std::byte*
     made->bound = *std::move(bound);
     way.outgoing = std::move(made);
   }
-  std::array<copy::gpu_queues::ticket, kParts> under_way;
+  std::array<copy::gpu_queues::ticket, kParts> in_flight;
   const auto end_part = [&](copy::gpu_queues::ticket& one) {
     return one.channel == nullptr ? status{} : wait(way, std::exchange(one, {}), kPartBytes);
   };
   status outcome;
   for (std::uint64_t done = 0, part = 0; outcome && done < remote.bytes; ++part) {
     const std::uint64_t place = part % kParts, bytes = std::min(kPartBytes, remote.bytes - done);
-    if (outcome = end_part(under_way[place]); !outcome) break;
+    if (outcome = end_part(in_flight[place]); !outcome) break;
     std::memcpy(way.outgoing->pages + place * kPartBytes, source + done, bytes);
     auto begun = way.queues->copy(copy::gpu_queues::path::to_device, remote.address + done,
                                   way.outgoing->bound.address() + place * kPartBytes, bytes);
-    if (begun) under_way[place] = *std::move(begun);
+    if (begun) in_flight[place] = *std::move(begun);
     else outcome = begun.error();
     done += bytes;
   }
-  for (auto& one : under_way)
+  for (auto& one : in_flight)
     if (auto ended = end_part(one); !ended && outcome) outcome = ended;
   return outcome;
 }
@@ -216,7 +216,7 @@ status gpu_windows::receive_staged(route& way, const span& remote, std::byte* de
   }
   auto channel = way.queues->channel_for(copy::gpu_queues::path::to_host, true);
   if (!channel) return channel.error();
-  auto done = way.arrivals->read(**channel, remote.address, destination, remote.bytes, kPatienceNs);
+  auto done = way.arrivals->read(**channel, remote.address, destination, remote.bytes, kTimeoutNs);
   if (!done) way.queues->forget(*channel);
   return done;
 }

@@ -7,7 +7,7 @@
 //   a sealed file that lists them             takes the descriptors (pidfd_getfd), imports the objects
 //                                             puts and gets: DMA channels, mapped stores
 //
-// Owns: the descriptors (handed_memory.hpp) of this process's windows, the channels of this process, and staging memory.
+// Owns: the descriptors (fd_memory.hpp) of this process's windows, the channels of this process, and staging memory.
 // Threads: the messenger's lock guards all calls. A transfer is complete when its call returns. Errors: those of share() and
 // open() say why a window must be accessed by messages.
 #pragma once
@@ -22,8 +22,8 @@
 
 #include "copy/channel_memory.hpp"
 #include "copy/dma_memory.hpp"
+#include "copy/fd_memory.hpp"
 #include "copy/gpu_queues.hpp"
-#include "copy/handed_memory.hpp"
 #include "dma/arrival_buffer.hpp"
 #include "messaging/messenger_context.hpp"
 #include "messaging/window_table.hpp"
@@ -85,7 +85,7 @@ class gpu_windows {
 
   messenger_context& context_;
   std::map<const copy::gpu_queues*, route> routes_;
-  std::map<std::uint32_t, copy::handed_memory> shared_;
+  std::map<std::uint32_t, copy::fd_memory> shared_;
   std::string refusal_;
 };
 

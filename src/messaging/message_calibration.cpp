@@ -16,7 +16,7 @@ constexpr std::size_t kMaxRounds = 400;
 constexpr std::size_t kMinRounds = 16;
 constexpr std::size_t kSmall = 64;
 constexpr std::size_t kLarge = 16 << 10;
-constexpr std::chrono::milliseconds kPatience{2000};
+constexpr std::chrono::milliseconds kTimeout{2000};
 constexpr std::uint64_t kTag = 0x63616c6962726174;
 
 // Exchanged before and after the measurement.
@@ -67,10 +67,10 @@ class ping_pong {
   }
   bool send(std::size_t bytes, bool goes_on) {
     data_[0] = std::byte{goes_on};
-    return communicator_.send(peer_, host_buffer(data_.data(), bytes), kTag, kPatience).ok();
+    return communicator_.send(peer_, host_buffer(data_.data(), bytes), kTag, kTimeout).ok();
   }
   bool receive(std::size_t bytes) {
-    return communicator_.recv(peer_, host_buffer(data_.data(), bytes), kTag, kWholeTag, kPatience).ok();
+    return communicator_.recv(peer_, host_buffer(data_.data(), bytes), kTag, kWholeTag, kTimeout).ok();
   }
 
   messenger& communicator_;

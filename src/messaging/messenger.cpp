@@ -56,7 +56,7 @@ class backoff {
 // A pause of the machine does not count towards the limit, because the awaited process was paused, too.
 template <class Done>
 status messenger_core::wait_until(Done done, std::chrono::milliseconds limit, bool may_sleep) {
-  constexpr unsigned kLooksBetweenClocks = 16, kPollsBeforeSleep = 64;
+  constexpr unsigned kPollsBetweenClocks = 16, kPollsBeforeSleep = 64;
   std::optional<attended_time> waited;
   if (limit.count() >= 0) waited.emplace();
   unsigned polls = 0;
@@ -74,7 +74,7 @@ status messenger_core::wait_until(Done done, std::chrono::milliseconds limit, bo
     }
     // Checked even while other messages keep moving.
     ++polls;
-    if (waited && (polls % kLooksBetweenClocks == 1 || idle.is_yielding()) && waited->has_reached(limit))
+    if (waited && (polls % kPollsBetweenClocks == 1 || idle.is_yielding()) && waited->has_reached(limit))
       return not_within(limit);
     if (!has_moved) idle.pause();
   }
@@ -87,7 +87,7 @@ status messenger_core::sleep_until(Done& done, std::chrono::milliseconds limit, 
     if (std::optional<status> ended = done()) return *std::move(ended);
     if (waited && waited->has_reached(limit)) return not_within(limit);
     std::optional<std::chrono::steady_clock::time_point> wake_up;
-    if (waited) wake_up = std::chrono::steady_clock::now() + waited->next_look(limit);
+    if (waited) wake_up = std::chrono::steady_clock::now() + waited->next_poll(limit);
     context_.wake.wait(lock, wake_up);
   }
 }
@@ -298,7 +298,7 @@ window& window::operator=(window&& other) noexcept {
 
 window::~window() {
   if (owner_ == nullptr || owner_->core_->context_.is_foreign_process()) return;
-  if (auto done = owner_->end_window(key_.id, kPatience, true); !done) PL_LOG(error, "%s", done.error().message.c_str());
+  if (auto done = owner_->end_window(key_.id, kTimeout, true); !done) PL_LOG(error, "%s", done.error().message.c_str());
 }
 
 status window::close(std::chrono::milliseconds limit) {

@@ -137,7 +137,7 @@ class matched_message {
 // Memory that other processes may put to and get from. Send them `key()`, in a message or with all_gather, for
 // messenger::put/get/atomic. Destroying the window ends access: at their origin, later requests fail with EINVAL and pending
 // ones with ECANCELED, and no transport accesses the memory any more. Only a peer that does not answer may still read it
-// after kPatience, and discards what it has read; close() reports that.
+// after kTimeout, and discards what it has read; close() reports that.
 class window {
  public:
   window() = default;
@@ -145,10 +145,10 @@ class window {
       : owner_(std::exchange(other.owner_, nullptr)), key_(other.key_), data_(std::exchange(other.data_, nullptr)) {}
   window& operator=(window&& other) noexcept;
   ~window();
-  static constexpr std::chrono::milliseconds kPatience{2000};
+  static constexpr std::chrono::milliseconds kTimeout{2000};
   // Ends the window, as the destructor does. ETIMEDOUT: the rank named in the message may still read the memory; call it
   // again.
-  status close(std::chrono::milliseconds limit = kPatience);
+  status close(std::chrono::milliseconds limit = kTimeout);
 
   // Identifies the window in every process. Plain bytes, valid until the window ends.
   struct key_t {

@@ -181,8 +181,8 @@ void readmission::find_rank_0() {
   const auto& zero = context_.peer(0);
   if (!zero.is_dead && !closing_ && ++rounds_ % kRoundsBetweenRank0Searches != 0) return;
   const auto now = monotonic_ns();
-  if (now - looked_ns_ < kRank0SearchNs) return;
-  looked_ns_ = now;
+  if (now - polled_ns_ < kRank0SearchNs) return;
+  polled_ns_ = now;
   while (auto event = rank_0_->poll_rank_0()) take_rank_0(*std::move(event));
   if (closing_ && closing_->has_reached(kClosing)) {
     closing_.reset();

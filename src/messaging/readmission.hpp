@@ -101,7 +101,7 @@ class readmission {
   std::uint32_t last_rank_0_ = 1;         // the last known incarnation of rank 0
   std::uint64_t reported_losses_ = 0;     // losses that the hello to a new process of rank 0 reports
   bool must_search_ = false;              // the search for a new process of rank 0 must start
-  std::uint64_t looked_ns_ = 0;
+  std::uint64_t polled_ns_ = 0;
   unsigned rounds_ = 0;
   bool is_open_ = false, lets_all_ = false;
   std::uint64_t losses_ = 0;

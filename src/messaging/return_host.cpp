@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kMillisecond = 1'000'000;
 constexpr std::uint64_t kDeskNs = kMillisecond;
-constexpr unsigned kRoundsBetweenLooks = 64;
+constexpr unsigned kRoundsBetweenPolls = 64;
 // A closed connection means that a process has ended or is closing; its last messages say which.
 constexpr std::chrono::milliseconds kLeaving{200};
 // Time limit for a process that asks for a rank whose process seems alive, because its end may not have been detected yet.
@@ -22,10 +22,10 @@ constexpr std::uint64_t kHeartbeatNs = 1000 * kMillisecond;
 }  // namespace
 
 void return_host::advance() {
-  if (!is_busy() && ++rounds_ % kRoundsBetweenLooks != 0) return;
+  if (!is_busy() && ++rounds_ % kRoundsBetweenPolls != 0) return;
   const auto now = monotonic_ns();
-  if (now - looked_ns_ < kDeskNs) return;
-  looked_ns_ = now;
+  if (now - polled_ns_ < kDeskNs) return;
+  polled_ns_ = now;
   while (auto event = requests_->poll()) take_event(*std::move(event));
   for (auto each = leaving_.begin(); each != leaving_.end();) {
     const bool is_due = each->second.has_reached(kLeaving);
@@ -34,7 +34,7 @@ void return_host::advance() {
     each = is_due ? leaving_.erase(each) : std::next(each);
   }
   if (!current_ && !asking_.empty()) check_requests(now);
-  if (current_) look_at_answers(now);
+  if (current_) check_replies(now);
 }
 
 void return_host::take_event(return_event&& event) {
@@ -101,7 +101,7 @@ void return_host::take_answer(rejoin_message&& message) {
   if (is_due) current_->parts[static_cast<std::size_t>(message.source)] = std::move(message.part);
 }
 
-void return_host::look_at_answers(std::uint64_t now) {
+void return_host::check_replies(std::uint64_t now) {
   auto& one = *current_;
   bool is_whole = !one.parts.empty();
   for (const auto& each : context_.peers) {

@@ -58,7 +58,7 @@ class return_host {
   void begin_step(byte_string part);
   void check_requests(std::uint64_t now);
   void begin(int rank, std::uint64_t now);
-  void look_at_answers(std::uint64_t now);
+  void check_replies(std::uint64_t now);
   void end_step();
   void give_up(const failure& reason);
   byte_string incarnations() const;
@@ -78,7 +78,7 @@ class return_host {
   std::map<int, std::uint32_t> last_incarnation_;
   std::optional<admission> current_;
   std::string opening_text_;
-  std::uint64_t looked_ns_ = 0;
+  std::uint64_t polled_ns_ = 0;
   unsigned rounds_ = 0;
 };
 

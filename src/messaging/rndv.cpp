@@ -24,7 +24,7 @@ transport::transport(rendezvous& owner, bool awaits_ats)
     : rendezvous_(owner),
       context_(owner.context()),
       channel_(owner.channel()),
-      all_under_way_(owner.under_way()),
+      all_in_flight_(owner.in_flight()),
       awaits_ats_(awaits_ats) {}
 
 rendezvous::rendezvous(messenger_context& context, packet_channel& channel, peer_watch& watch)

@@ -37,7 +37,7 @@ class rendezvous {
   void close();
   messenger_context& context() const noexcept { return context_; }
   packet_channel& channel() const noexcept { return channel_; }
-  std::size_t& under_way() noexcept { return under_way_; }
+  std::size_t& in_flight() noexcept { return in_flight_; }
 
   // ---- The sender
   void send_rts(operation& op, frame_kind kind);
@@ -63,7 +63,7 @@ class rendezvous {
   // An ATS ends the operation that waits for it.
   void on_ats(const frame& head);
   void advance() {
-    if (under_way_ != 0) advance_busy();
+    if (in_flight_ != 0) advance_busy();
   }
   // True: a transfer in progress needs polling.
   bool must_poll() const;
@@ -97,7 +97,7 @@ class rendezvous {
 
   messenger_context& context_;
   packet_channel& channel_;
-  std::size_t under_way_ = 0;  // number of transfers in progress
+  std::size_t in_flight_ = 0;  // number of transfers in progress
   dma_rndv dma_;
   cuda_ipc_rndv cuda_ipc_;
   cma_rndv cma_;

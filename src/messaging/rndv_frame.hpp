@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "copy/handed_memory.hpp"
+#include "copy/fd_memory.hpp"
 #include "cuda/driver_table.hpp"
 #include "messaging/request_state.hpp"
 #include "messaging/transport/shm_ring.hpp"
@@ -38,9 +38,9 @@ struct rts_body {
   std::uint64_t buffer_id = 0;    // cuda_ipc: CUDA's id of the exported allocation
   std::uint64_t ipc_offset = 0;   // cuda_ipc: of the message in the allocation
   cu::ipc_mem_handle_t ipc{};
-  std::uint64_t handed_id = 0;  // dma: the sender's number of the exported memory that contains the message; 0: none
-  copy::handed_place handed;    // dma: where a peer finds that memory
-  std::uint64_t pointer = 0;    // dma: address of the message in the sender
+  std::uint64_t fd_memory_id = 0;   // dma: the sender's number of the exported memory that contains the message; 0: none
+  copy::fd_memory_location handed;  // dma: where a peer finds that memory
+  std::uint64_t pointer = 0;        // dma: address of the message in the sender
   shm_ring::name ring;
 };
 

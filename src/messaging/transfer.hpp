@@ -35,7 +35,7 @@ struct transfer_state {
   bool is_revoked = false;        // the caller has its memory back; remaining data bypasses it
   bool is_checked = false;        // receiver: all bytes were read; the sender must confirm that they were the message's
   std::uint64_t withdrawals = 0;  // the queue's count when the RTS was sent
-  std::shared_ptr<const copy::handed_memory> handed;  // sender: stays until the receiver has answered
+  std::shared_ptr<const copy::fd_memory> handed;  // sender: stays until the receiver has answered
   // Receiver: UCX's handle of the message. Kept until the receive ends, because releasing it ends the send.
   remote_data data;
   std::variant<std::monostate, dma_transfer, cuda_ipc_transfer, cma_transfer, shm_ring_transfer, ucx_transfer> slice;

@@ -19,7 +19,7 @@ constexpr std::uint32_t kRingSegments = 4096;
 class dma_executor final : public executor {
  public:
   dma_executor(const copy::gpu_context& context, std::shared_ptr<dma_domain> domain, std::shared_ptr<channel_core> core,
-               const memory_handover::name& owner, dma_domain::window their_words, std::chrono::milliseconds limit)
+               const fd_memory_server::name& owner, dma_domain::window their_words, std::chrono::milliseconds limit)
       : context_(context),
         domain_(std::move(domain)),
         core_(std::move(core)),
@@ -178,7 +178,7 @@ class dma_executor final : public executor {
   const copy::gpu_context context_;
   const std::shared_ptr<dma_domain> domain_;
   const std::shared_ptr<channel_core> core_;
-  const memory_handover::name owner_;
+  const fd_memory_server::name owner_;
   const std::uint64_t theirs_;  // the copy engine's address of the peer's words
   const std::uint32_t place_of_theirs_;
   const std::chrono::milliseconds limit_;
@@ -204,15 +204,15 @@ result<std::shared_ptr<dma_domain>> dma_domain::open(const copy::gpu_context& co
   const auto& source = made->session_->source();
   made->sources_ = std::make_unique<copy::channel_memory>(*context.cuda, source.space, source.addresses);
   auto handover =
-      memory_handover::open([self = made.get(), lookup = std::move(find)](std::uint32_t number) -> result<handed_memory> {
+      fd_memory_server::open([self = made.get(), lookup = std::move(find)](std::uint32_t number) -> result<fd_memory> {
         auto range = lookup(number);
         if (!range) return range.error();
         auto shared = self->session_->share(*range);
         if (!shared) return shared.error();
-        return handed_memory{std::move(shared->region), shared->offset, range->size_bytes};
+        return fd_memory{std::move(shared->region), shared->offset, range->size_bytes};
       });
   if (!handover) return handover.error();
-  made->handover_ = std::move(*handover);
+  made->memory_server_ = std::move(*handover);
   return made;
 }
 
@@ -229,12 +229,12 @@ std::string dma_domain::activity() const {
                 now.sleeps_by_descriptor ? "" : ", of which there are none");
 }
 
-result<dma_domain::window> dma_domain::find_window(const memory_handover::name& owner, std::uint32_t id,
+result<dma_domain::window> dma_domain::find_window(const fd_memory_server::name& owner, std::uint32_t id,
                                                    std::chrono::milliseconds limit) {
   const std::lock_guard lock(mutex_);
   const std::pair key{owner.place, id};
   if (const auto found = windows_.find(key); found != windows_.end()) return found->second;
-  auto memory = memory_handover::fetch(owner, id, limit);
+  auto memory = fd_memory_server::fetch(owner, id, limit);
   if (!memory) return memory.error();
   auto made = session_->add_shared(memory->region);
   if (!made) return failure{made.code() == ENODEV || made.code() == EXDEV ? ENOTSUP : made.code(), made.error().message};

@@ -16,7 +16,7 @@
 #include "device/session.hpp"
 #include "triggered/channel_core.hpp"
 #include "triggered/executor.hpp"
-#include "triggered/memory_handover.hpp"
+#include "triggered/fd_memory_server.hpp"
 
 namespace pl::triggered {
 
@@ -37,7 +37,7 @@ class dma_domain : public std::enable_shared_from_this<dma_domain> {
   static result<std::shared_ptr<dma_domain>> open(const copy::gpu_context& context, const dma_kernels& kernels,
                                                   own_memory find);
 
-  const memory_handover::name& own_name() const noexcept { return handover_->own_name(); }
+  const fd_memory_server::name& own_name() const noexcept { return memory_server_->own_name(); }
   const peerlane_device_ring& ring() const noexcept { return session_->ring(0).handle(); }
   cu::function_t kernel() const noexcept { return kernels_.put; }
   cu::function_t counted_kernel() const noexcept { return kernels_.counted_put; }
@@ -53,7 +53,7 @@ class dma_domain : public std::enable_shared_from_this<dma_domain> {
     std::uint32_t place = 0;
   };
   // The first call for a window requests it from its owner. ENOTSUP: this GPU's copy engines cannot access it.
-  result<window> find_window(const memory_handover::name& owner, std::uint32_t id, std::chrono::milliseconds limit);
+  result<window> find_window(const fd_memory_server::name& owner, std::uint32_t id, std::chrono::milliseconds limit);
   // Binds memory of this process while the returned piece exists.
   result<copy::channel_memory::piece> find_source(cu::device_ptr source, std::uint64_t bytes);
 
@@ -67,14 +67,15 @@ class dma_domain : public std::enable_shared_from_this<dma_domain> {
   std::unique_ptr<copy::channel_memory> sources_;
   std::mutex mutex_;
   std::map<std::pair<std::uint64_t, std::uint32_t>, window> windows_;  // windows of other processes, by owner and number
-  std::unique_ptr<memory_handover> handover_;  // declared last, so that its thread ends before the members that it uses
+  std::unique_ptr<fd_memory_server>
+      memory_server_;  // declared last, so that its thread ends before the members that it uses
 };
 
 // Sent to the peer when a channel is set up. Plain bytes.
 struct dma_offer {
   std::int32_t code = 0;  // errno; not 0: this process cannot use the executor
   std::uint32_t word_index = 0;
-  memory_handover::name owner;
+  fd_memory_server::name owner;
 };
 
 // `theirs`: the peer's message. ENOTSUP: one of the two cannot use the executor; the error says why.

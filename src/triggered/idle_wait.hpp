@@ -61,22 +61,22 @@ constexpr queue_step next(queue_step done, bool is_asleep) noexcept {
 // nap, so a round trip takes at most a tenth longer. The thread spins instead of a nap that would be shorter than its
 // lateness. (Fixed naps of 200 us made round trips of 57 us take 386 us on an H200, and the planner then learnt that
 // interval.)
-class nap_planner {
+class sleep_planner {
  public:
   static constexpr std::uint64_t kSpinNs = 20'000;
-  static constexpr std::uint64_t kMinNapNs = 5'000;    // a shorter nap is not worth its two system calls
-  static constexpr std::uint64_t kMaxNapNs = 200'000;  // limits the delay of a message
+  static constexpr std::uint64_t kMinSleepNs = 5'000;    // a shorter nap is not worth its two system calls
+  static constexpr std::uint64_t kMaxSleepNs = 200'000;  // limits the delay of a message
   static constexpr std::uint64_t kShare = 24;
   static constexpr std::uint64_t kStillNs = 500'000;  // ten times the wake-up time of a deep sleep by an event
 
   void moved(std::uint64_t now_ns) noexcept;
   // Reports that a nap of `asked_ns`, which no wake-up ended, took `took_ns`.
-  void napped(std::uint64_t asked_ns, std::uint64_t took_ns) noexcept;
+  void slept(std::uint64_t asked_ns, std::uint64_t took_ns) noexcept;
   std::uint64_t last_ns() const noexcept { return last_ns_; }
   std::uint64_t interval_ns() const noexcept { return interval_ns_; }
   std::uint64_t lateness_ns() const noexcept { return lateness_ns_; }
   // How long to nap before the next call; 0: spin.
-  std::uint64_t nap_ns(std::uint64_t now_ns) const noexcept;
+  std::uint64_t sleep_ns(std::uint64_t now_ns) const noexcept;
   // True: no event for so long that the thread may enter a deep sleep, if it expects nothing.
   bool is_still(std::uint64_t now_ns) const noexcept { return now_ns - last_ns_ >= kStillNs; }
 

@@ -138,12 +138,12 @@ class message_proxy final : public send_queue, public proxy_task {
   // Written by the proxy thread. Puts, pieces and chunks whose messages have left.
   alignas(64) std::atomic<std::uint64_t> puts_left_{0}, left_{0}, chunks_left_{0};
   std::uint64_t puts_begun_ = 0, begun_ = 0;  // the piece in progress is begun_ + 1
-  struct piece_under_way {
+  struct piece_in_flight {
     std::byte* place = nullptr;  // null: none
     std::uint64_t bytes = 0, sent = 0, message_bytes = 0;
     bool ends_put = false, is_chunk = false;
   };
-  piece_under_way current_;
+  piece_in_flight current_;
   // The messages in progress, numbered from 1.
   struct sent_message {
     messaging::request sending;
@@ -161,12 +161,12 @@ class message_proxy final : public send_queue, public proxy_task {
   std::array<messaging::request, kInbox> inbox_;
   std::atomic<std::uint64_t> got_{0};
   // Copies of the receive engine in progress, in order. The CPU stores nothing meanwhile, so that puts stay in order.
-  struct copy_under_way {
+  struct copy_in_flight {
     dma::sequence number = 0;
     unsigned index = 0;          // in the inbox
     std::uint64_t sequence = 0;  // of the put that ends with it, else 0
   };
-  std::array<copy_under_way, kInbox> copies_;
+  std::array<copy_in_flight, kInbox> copies_;
   std::uint64_t copies_begun_ = 0, copies_ended_ = 0;
   chunk_head arriving_;              // the piece whose messages are arriving
   std::uint64_t arriving_left_ = 0;  // its bytes that have not arrived

@@ -126,7 +126,7 @@ std::string proxy_thread::report() const {
   const auto count = [](const std::atomic<std::uint64_t>& counter) {
     return std::to_string(counter.load(std::memory_order_relaxed));
   };
-  return "proxy thread: " + count(rounds_) + " rounds, " + count(naps_) + " naps, " + count(sleeps_) + " sleeps, " +
+  return "proxy thread: " + count(rounds_) + " rounds, " + count(idle_sleeps_) + " naps, " + count(sleeps_) + " sleeps, " +
          count(wakes_) + " wake-ups, " +
          (mode_.load(std::memory_order_relaxed) == run_mode::economy ? "economy" : "performance") + " mode\n";
 }
@@ -328,7 +328,7 @@ void proxy_thread::rest(std::uint64_t now_ns) {
   if (++quiet_rounds_ <= kSpinsBeforeYield) return;
   if (!has_tasks_) {
     sleeps_.fetch_add(1, std::memory_order_relaxed);
-    static_cast<void>(doze(mode_.load(std::memory_order_acquire) == run_mode::economy ? kEconomyTick : kTick));
+    static_cast<void>(sleep_until_woken(mode_.load(std::memory_order_acquire) == run_mode::economy ? kEconomyTick : kTick));
     return;
   }
   if (mode_.load(std::memory_order_acquire) == run_mode::performance) {
@@ -336,14 +336,14 @@ void proxy_thread::rest(std::uint64_t now_ns) {
     return;
   }
   if (planner_.is_still(now_ns) && !is_work_expected()) return deep_sleep();
-  const auto nap = planner_.nap_ns(now_ns);
+  const auto nap = planner_.sleep_ns(now_ns);
   if (nap == 0) {
     sched_yield();
     return;
   }
-  naps_.fetch_add(1, std::memory_order_relaxed);
+  idle_sleeps_.fetch_add(1, std::memory_order_relaxed);
   const auto begin = monotonic_ns();
-  if (!doze(std::chrono::nanoseconds(nap))) planner_.napped(nap, monotonic_ns() - begin);
+  if (!sleep_until_woken(std::chrono::nanoseconds(nap))) planner_.slept(nap, monotonic_ns() - begin);
 }
 
 // Whether work is expected that would not wake the thread from a deep sleep.
@@ -360,12 +360,12 @@ void proxy_thread::deep_sleep() {
     if (step == sleep_step::withdraw) wakeup_->set_asleep(false);
     if (step != sleep_step::block) continue;
     sleeps_.fetch_add(1, std::memory_order_relaxed);
-    static_cast<void>(doze(kTick));
+    static_cast<void>(sleep_until_woken(kTick));
   }
 }
 
 // True: it was rung.
-bool proxy_thread::doze(std::chrono::nanoseconds limit) {
+bool proxy_thread::sleep_until_woken(std::chrono::nanoseconds limit) {
   if (!wakeup_->wait(limit)) return false;
   wakes_.fetch_add(1, std::memory_order_relaxed);
   return true;

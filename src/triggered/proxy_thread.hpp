@@ -131,14 +131,14 @@ class proxy_thread {
   void rest(std::uint64_t now_ns);
   bool is_work_expected() const;
   void deep_sleep();
-  bool doze(std::chrono::nanoseconds limit);
+  bool sleep_until_woken(std::chrono::nanoseconds limit);
 
   messaging::messenger& messages_;
   const std::chrono::nanoseconds wait_timeout_;
   const std::shared_ptr<thread_wakeup> wakeup_ = thread_wakeup::make();
   std::atomic<run_mode> mode_;
   std::atomic<bool> is_stopping_{false};
-  std::atomic<std::uint64_t> rounds_{0}, naps_{0}, sleeps_{0}, wakes_{0};
+  std::atomic<std::uint64_t> rounds_{0}, idle_sleeps_{0}, sleeps_{0}, wakes_{0};
 
   mutable std::mutex mutex_;  // of entries_ and what follows
   std::condition_variable changed_;
@@ -151,7 +151,7 @@ class proxy_thread {
   bool has_tasks_ = false, needs_messages_ = true;
   unsigned quiet_rounds_ = 0;
   std::uint64_t last_messages_ns_ = 0;  // when messages were asked for
-  nap_planner planner_;
+  sleep_planner planner_;
   messaging::request incoming_;
   notice received_;
   struct outgoing {

@@ -57,7 +57,7 @@ void receive_engine::remove(std::uint32_t window) {
     last = last_;
   }
   if (gone.empty() || channel_->is_done(last)) return;
-  if (const auto ended = channel_->wait(last, copy::patience_ns(0)); !ended) {
+  if (const auto ended = channel_->wait(last, copy::time_limit_ns(0)); !ended) {
     PL_LOG(warn, "stream: copies into a window did not end: %s", ended.error().message.c_str());
     channel_->stop();
   }
@@ -96,7 +96,7 @@ result<bool> receive_engine::is_done(dma::sequence number) {
   }
   if (++polls_ % kPollsBetweenFaults != 0) return false;
   if (const auto fault = channel_->fault()) return *fault;
-  if (!watch_.is_stalled(channel_->completed(), copy::patience_ns(0))) return false;
+  if (!watch_.is_stalled(channel_->completed(), copy::time_limit_ns(0))) return false;
   channel_->stop();
   return failure{ETIMEDOUT, "the GPU's copy engine does not end a copy into a window"};
 }

@@ -15,7 +15,7 @@
 #include "copy/channel_memory.hpp"
 #include "copy/channel_source.hpp"
 #include "copy/gpu_context.hpp"
-#include "copy/patience.hpp"
+#include "copy/time_limit.hpp"
 #include "dma/channel.hpp"
 
 namespace pl::triggered {

@@ -38,18 +38,18 @@ bool thread_wakeup::wait(std::chrono::nanoseconds limit) noexcept {
   using clock = std::chrono::steady_clock;
   const auto begin = clock::now();
   page_->waiters.store(1, std::memory_order_seq_cst);
-  while (page_->rings.load(std::memory_order_seq_cst) == heard_) {
+  while (page_->rings.load(std::memory_order_seq_cst) == seen_rings_) {
     const auto left = limit - (clock::now() - begin);
     if (left.count() <= 0) break;
     timespec time{};
     time.tv_sec = static_cast<time_t>(left.count() / 1'000'000'000);
     time.tv_nsec = static_cast<long>(left.count() % 1'000'000'000);
-    syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&page_->rings), FUTEX_WAIT, heard_, &time, nullptr, 0);
+    syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&page_->rings), FUTEX_WAIT, seen_rings_, &time, nullptr, 0);
   }
   page_->waiters.store(0, std::memory_order_relaxed);
-  const auto before = heard_;
-  heard_ = page_->rings.load(std::memory_order_seq_cst);
-  return heard_ != before;
+  const auto before = seen_rings_;
+  seen_rings_ = page_->rings.load(std::memory_order_seq_cst);
+  return seen_rings_ != before;
 }
 
 }  // namespace pl::triggered

@@ -43,7 +43,7 @@ class thread_wakeup {
   shared_memory memory_;
   page own_{};  // where memory cannot be shared
   page* page_;
-  std::uint32_t heard_ = 0;
+  std::uint32_t seen_rings_ = 0;
 };
 
 }  // namespace pl::triggered

@@ -84,7 +84,7 @@ class port final : public am_port {
   std::vector<ucp_mem_h> registered_;
   std::map<peer_id, peer> peers_;
   peer_id next_peer_ = 1;
-  std::list<transfer> under_way_, ended_;
+  std::list<transfer> in_flight_, ended_;
   std::vector<std::pair<peer_id, std::string>> lost_;
   std::vector<std::pair<void*, peer_id>> closing_;
   exec_guard guard_;
@@ -149,7 +149,7 @@ status port::make_worker(const options& wanted) {
 
 port::~port() {
   for (peer_id id = 1; id < next_peer_; ++id) close(id);
-  for (int i = 0; i < kMaxClosingRounds && !(closing_.empty() && under_way_.empty()); ++i) {
+  for (int i = 0; i < kMaxClosingRounds && !(closing_.empty() && in_flight_.empty()); ++i) {
     ucx_.ucp_worker_progress(worker_);
     reap_closed();
   }
@@ -235,8 +235,8 @@ void port::reap_closed() {
 // ---- Messages
 
 port::transfer& port::make(void* ticket, bool is_receive, std::span<const iovec> memory) {
-  auto& out = under_way_.emplace_back();
-  out.place = std::prev(under_way_.end());
+  auto& out = in_flight_.emplace_back();
+  out.place = std::prev(in_flight_.end());
   out.owner = this;
   out.ticket = ticket;
   out.is_receive = is_receive;
@@ -251,7 +251,7 @@ port::view port::view_of(const transfer& message) const {
 
 void port::end(transfer& message, ucs_status_t code) {
   message.code = to_errno(code);
-  ended_.splice(ended_.end(), under_way_, message.place);
+  ended_.splice(ended_.end(), in_flight_, message.place);
 }
 
 void port::began(transfer& message, void* request) {

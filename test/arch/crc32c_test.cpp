@@ -50,11 +50,11 @@ TEST(crc32c, CopiesWhatItSums) {
   for (const std::size_t bytes : {0u, 1u, 63u, 511u, 512u, 513u, 575u, 1023u, 4096u, 16384u, 16385u, 38000u})
     for (const std::size_t skew : {0u, 1u, 63u})
       for (const std::size_t begin : {0u, 1u, 8u})
-        for (const bool past_cache : {false, true}) {
+        for (const bool non_temporal : {false, true}) {
           std::fill(destination.begin(), destination.end(), static_cast<unsigned char>(0xa5));
           unsigned char* const target = &destination[64 + skew];
-          ASSERT_EQ(crc32c_copy(target, &data[begin], bytes, 77, past_cache), crc32c_portable(&data[begin], bytes, 77))
-              << bytes << " from " << begin << " to " << skew << (past_cache ? " past the cache" : "");
+          ASSERT_EQ(crc32c_copy(target, &data[begin], bytes, 77, non_temporal), crc32c_portable(&data[begin], bytes, 77))
+              << bytes << " from " << begin << " to " << skew << (non_temporal ? " past the cache" : "");
           ASSERT_TRUE(std::equal(target, target + bytes, &data[begin])) << bytes << " from " << begin << " to " << skew;
           ASSERT_TRUE(target[-1] == 0xa5 && target[bytes] == 0xa5) << bytes << " from " << begin << " to " << skew;
         }

@@ -25,9 +25,9 @@ TEST(attended_time, a_limit_is_reached_by_looks_and_not_before) {
   attended_time waited;
   int checks = 0;
   for (; !waited.has_reached(80ms); ++checks) {
-    ASSERT_LE(waited.next_look(80ms), 10ms);
+    ASSERT_LE(waited.next_poll(80ms), 10ms);
     ASSERT_LT(checks, 1000);
-    std::this_thread::sleep_for(waited.next_look(80ms));
+    std::this_thread::sleep_for(waited.next_poll(80ms));
   }
   EXPECT_GE(std::chrono::steady_clock::now() - begin, 80ms);
   EXPECT_GE(checks, 4);
@@ -35,9 +35,9 @@ TEST(attended_time, a_limit_is_reached_by_looks_and_not_before) {
 }
 
 TEST(attended_time, long_limits_are_looked_at_once_a_second) {
-  EXPECT_EQ(attended_time::between_looks(8s), 1000ms);
-  EXPECT_EQ(attended_time::between_looks(24h), 1000ms);
-  EXPECT_EQ(attended_time::between_looks(0ms), 1ms);
+  EXPECT_EQ(attended_time::poll_interval(8s), 1000ms);
+  EXPECT_EQ(attended_time::poll_interval(24h), 1000ms);
+  EXPECT_EQ(attended_time::poll_interval(0ms), 1ms);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ using messaging::host_buffer;
 constexpr summation kSum{element::int32, reduction::sum};
 
 // The error of its begin or end; an endless wait is the test's failure (alarm of the job).
-int code_of(result<operation> begun) { return begun ? begun->wait(kPatience).code() : begun.code(); }
+int code_of(result<operation> begun) { return begun ? begun->wait(kTimeout).code() : begun.code(); }
 
 int all_reduce_once(const rank_of_job& job) {
   std::int32_t one = 1, sum = 0;
@@ -67,7 +67,7 @@ TEST(failures, counts_that_differ) {
                           CHECK(code_of(job.all->all_reduce(host_buffer(given.data(), bytes),
                                                             host_buffer(sums.data(), bytes), kSum)) == EMSGSIZE);
                           CHECK(job.all->barrier().code() == EMSGSIZE);
-                          CHECK_OK(job.all->restore(kPatience));
+                          CHECK_OK(job.all->restore(kTimeout));
                           return all_reduce_once(job);
                         }),
               0);
@@ -81,7 +81,7 @@ TEST(failures, counts_that_differ_reach_ranks_that_see_none) {
                         const int code = code_of(job.all->broadcast(host_buffer(data.data(), job.rank == 3 ? 4000 : 40), 0));
                         CHECK(code == 0 || code == EMSGSIZE);
                         CHECK(code == EMSGSIZE || code_of(job.all->barrier()) == EMSGSIZE);
-                        CHECK_OK(job.all->restore(kPatience));
+                        CHECK_OK(job.all->restore(kTimeout));
                         return all_reduce_once(job);
                       }),
             0);
@@ -116,12 +116,12 @@ TEST_P(deaths, reach_every_rank) {
                       break;
                     }
                     CHECK(job.all->barrier().code() == ECONNRESET);
-                    CHECK(job.all->restore(kPatience).code() == ECONNRESET);
+                    CHECK(job.all->restore(kTimeout).code() == ECONNRESET);
                     // Messages among the others go on.
                     unsigned char word = 0;
                     auto received = job.messages->irecv((job.rank + 2) % 3, host_buffer(&word, 1), 9);
-                    CHECK_OK(job.messages->send((job.rank + 1) % 3, host_buffer("y", 1), 9, kPatience));
-                    CHECK_OK(received.wait(kPatience));
+                    CHECK_OK(job.messages->send((job.rank + 1) % 3, host_buffer("y", 1), 9, kTimeout));
+                    CHECK_OK(received.wait(kTimeout));
                     return 0;
                   },
                   3),
@@ -135,13 +135,13 @@ TEST(failures, time_outs) {
                         if (job.rank == 2) {  // late, by a message that comes after the others' time-outs
                           unsigned char word = 0;
                           for (int peer = 0; peer < 2; ++peer)
-                            CHECK_OK(job.messages->recv(peer, host_buffer(&word, 1), 1, messaging::kWholeTag, kPatience));
+                            CHECK_OK(job.messages->recv(peer, host_buffer(&word, 1), 1, messaging::kWholeTag, kTimeout));
                           CHECK_OK(wait(job.all->barrier()));
                         } else {
                           auto begun = job.all->barrier();
                           CHECK_OK(begun);
                           CHECK(begun->wait(5ms).code() == ETIMEDOUT);
-                          CHECK_OK(job.messages->send(2, host_buffer("z", 1), 1, kPatience));
+                          CHECK_OK(job.messages->send(2, host_buffer("z", 1), 1, kTimeout));
                           CHECK_OK(begun->wait(std::chrono::milliseconds::max()));  // no clock counts so far
                         }
                         if (const int line = all_reduce_once(job)) return line;
@@ -151,18 +151,18 @@ TEST(failures, time_outs) {
                           CHECK_OK(begun);
                           CHECK(begun->wait(5ms).code() == ETIMEDOUT);
                           begun = operation();
-                          CHECK_OK(job.messages->send(2, host_buffer("z", 1), 2, kPatience));
+                          CHECK_OK(job.messages->send(2, host_buffer("z", 1), 2, kTimeout));
                         }
                         if (job.rank == 2) {
                           unsigned char word = 0;
-                          CHECK_OK(job.messages->recv(0, host_buffer(&word, 1), 2, messaging::kWholeTag, kPatience));
+                          CHECK_OK(job.messages->recv(0, host_buffer(&word, 1), 2, messaging::kWholeTag, kTimeout));
                         }
                         if (job.rank != 0) {
                           // All that it needs of the others for this one may have been sent before they stopped.
                           const int code = code_of(job.all->barrier());
                           CHECK(code == ECANCELED || (code == 0 && code_of(job.all->barrier()) == ECANCELED));
                         }
-                        CHECK_OK(job.all->restore(kPatience));
+                        CHECK_OK(job.all->restore(kTimeout));
                         for (int i = 0; i < 20; ++i)
                           if (const int line = all_reduce_once(job)) return line;
                         return 0;

@@ -174,9 +174,9 @@ TEST_P(moves, barrier) {
                         ended_info.push_back(job.messages->isend(peer, messaging::host_buffer("x", 1), 5));
                     CHECK_OK(wait(job.all->barrier()));
                     // What the late one sent before its barrier is here, or comes without the others' help.
-                    CHECK_OK(job.messages->recv(late, messaging::host_buffer(&word, 1), 5, messaging::kWholeTag, kPatience));
+                    CHECK_OK(job.messages->recv(late, messaging::host_buffer(&word, 1), 5, messaging::kWholeTag, kTimeout));
                     CHECK(word == 'x');
-                    for (auto& each : ended_info) CHECK_OK(each.wait(kPatience));
+                    for (auto& each : ended_info) CHECK_OK(each.wait(kTimeout));
                   }
                   return 0;
                 }),
@@ -202,7 +202,7 @@ TEST(collectives, several_at_once_beside_messages) {
                           CHECK_OK(made);
                           begun.push_back(*std::move(made));
                         }
-                        for (int i = kMany - 1; i >= 0; --i) CHECK_OK(begun[static_cast<std::size_t>(i)].wait(kPatience));
+                        for (int i = kMany - 1; i >= 0; --i) CHECK_OK(begun[static_cast<std::size_t>(i)].wait(kTimeout));
                         for (int i = 0; i < kMany; ++i) {
                           if (i % 3 == 0) continue;
                           const std::size_t bytes = i % 2 == 0 ? 3000 : 3;
@@ -212,7 +212,7 @@ TEST(collectives, several_at_once_beside_messages) {
                         }
                         CHECK(!any.has_ended());
                         CHECK_OK(any.cancel());
-                        CHECK_OK(job.messages->barrier(kPatience));  // a rank that leaves ends such receives
+                        CHECK_OK(job.messages->barrier(kTimeout));  // a rank that leaves ends such receives
                         return 0;
                       }),
             0);

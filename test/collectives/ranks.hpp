@@ -8,7 +8,7 @@
 namespace pl::collectives {
 
 using messaging::gpus;
-using messaging::kPatience;
+using messaging::kTimeout;
 using messaging::piece;
 using namespace std::chrono_literals;
 
@@ -51,7 +51,7 @@ inline std::vector<unsigned char> operator+(std::vector<unsigned char> first, co
   return first;
 }
 
-inline status wait(result<operation> begun) { return begun ? begun->wait(kPatience) : status(begun.error()); }
+inline status wait(result<operation> begun) { return begun ? begun->wait(kTimeout) : status(begun.error()); }
 
 // Runs it with each algorithm that the collective has.
 inline int with_each_algorithm(const rank_of_job& job, collective kind, const std::function<int()>& body) {

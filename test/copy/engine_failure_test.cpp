@@ -282,7 +282,7 @@ TEST_F(EngineFailure, ASilentKernelIsGivenUp) {
   ASSERT_TRUE(maps);
   const test::device_buffer memory(4096);
   auto wanted = small_options();
-  wanted.patience_ms = 50;
+  wanted.timeout_ms = 50;
   wanted.lease_us = 200'000;
   for (const bool is_dead : {true, false}) {
     auto made = gpu_engine::open(context_, **maps, wanted);

@@ -5,13 +5,13 @@
 #include <poll.h>
 
 #include "copy/completion.hpp"
-#include "copy/patience.hpp"
+#include "copy/time_limit.hpp"
 #include "test/copy/planner_fixture.hpp"
 
 namespace pl::copy {
 namespace {
 
-constexpr std::uint64_t kPatienceNs = 50'000'000;
+constexpr std::uint64_t kTimeoutNs = 50'000'000;
 constexpr std::size_t kCopyBytes = 3u << 20;
 
 template <class Reached>
@@ -27,11 +27,11 @@ class LostGpu : public planner_fixture {
     ASSERT_NE(found, nullptr);
     lose_ = reinterpret_cast<void (*)(int)>(found);
     open_channels();
-    set_patience_for_tests(kPatienceNs);
+    set_timeout_for_tests(kTimeoutNs);
   }
   void TearDown() override {
     lose_(0);
-    set_patience_for_tests(0);
+    set_timeout_for_tests(0);
   }
   result<completion> begin(const copy_case& one, const planner::async_options& wanted = {}) {
     const auto transfer = one.to_transfer();

@@ -248,7 +248,7 @@ TEST(StagingArea, LendsEachPieceOnce) {
   const test::current_device current(0);
   staging_area area;
   ASSERT_TRUE(area.open(context_of(0)));
-  std::vector<staging_area::loan> all;
+  std::vector<staging_area::chunk_lease> all;
   for (unsigned i = 0; i < staging_area::kPieces; ++i) {
     all.push_back(area.borrow());
     ASSERT_TRUE(all.back());

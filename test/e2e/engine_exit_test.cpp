@@ -15,7 +15,7 @@ constexpr int kLives = 3;
 #else
 constexpr int kLives = 12;
 #endif
-constexpr auto kPatience = std::chrono::seconds(20);
+constexpr auto kTimeout = std::chrono::seconds(20);
 constexpr int kHung = 2000;
 
 class EngineExit : public testing::TestWithParam<const char*> {
@@ -41,7 +41,7 @@ class EngineExit : public testing::TestWithParam<const char*> {
       usleep(after_us);
       kill(child, SIGKILL);
     }
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    const auto deadline = std::chrono::steady_clock::now() + kTimeout;
     int status = 0;
     while (waitpid(child, &status, WNOHANG) == 0) {
       if (std::chrono::steady_clock::now() > deadline) {

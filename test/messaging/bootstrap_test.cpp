@@ -281,9 +281,9 @@ TEST_F(meeting_by, a_folder_where_another_user_answers_for_a_rank) {
       }
     _exit(1);
   }
-  constexpr auto kPatience = std::chrono::milliseconds(2000);
-  auto second = std::async(std::launch::async, [&] { return file_bootstrap(meeting_folder.path(), 1, 2, kPatience); });
-  auto first = file_bootstrap(meeting_folder.path(), 0, 2, kPatience);
+  constexpr auto kTimeout = std::chrono::milliseconds(2000);
+  auto second = std::async(std::launch::async, [&] { return file_bootstrap(meeting_folder.path(), 1, 2, kTimeout); });
+  auto first = file_bootstrap(meeting_folder.path(), 0, 2, kTimeout);
   ASSERT_TRUE(first && second.get());
   const std::byte ours[4] = {};
   EXPECT_EQ((*first)->all_gather(ours).code(), ETIMEDOUT);

@@ -90,7 +90,7 @@ TEST_P(death, ends_what_waits) {
                   piece small(has_gpu(), 64), large(has_gpu(), 1 << 20), target(has_gpu(), 1 << 20);
                   auto exposed = ctx.messenger->expose(small.all());
                   CHECK_OK(exposed);
-                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  CHECK_OK(ctx.messenger->barrier(kTimeout));
                   CHECK_OK(ctx.group->barrier());  // from here on, rank 1 answers nothing any more
                   if (ctx.rank == 1) return raise(SIGKILL);
                   window::key_t key = exposed->key();
@@ -154,7 +154,7 @@ TEST(death_without_pidfds, ends_what_waits) {
                   2, gpus::none, options,
                   [&](const rank_context& ctx) {
                     piece target(false, 64);
-                    CHECK_OK(ctx.messenger->barrier(kPatience));
+                    CHECK_OK(ctx.messenger->barrier(kTimeout));
                     CHECK_OK(ctx.group->barrier());
                     if (ctx.rank == 1) return raise(SIGKILL);
                     auto named = ctx.messenger->irecv(1, target.all(), 1);
@@ -172,7 +172,7 @@ TEST_P(death, at_any_moment) {
     for (const long us : {3000L, 7700L, 15000L}) {
       EXPECT_EQ(run(2,
                     [&](const rank_context& ctx) {
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       if (ctx.rank == 1) die_in(us);
                       return talk_until_error(ctx, has_gpu() && !GetParam().from_host, has_gpu(), bytes);
                     }),
@@ -187,15 +187,15 @@ TEST_P(death, leaves_the_others_alone) {
                 [&](const rank_context& ctx) {
                   piece source(has_gpu() && !GetParam().from_host, 300000), destination(has_gpu(), 300000);
                   source.set(test::random_bytes(300000, static_cast<unsigned>(ctx.rank)));
-                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  CHECK_OK(ctx.messenger->barrier(kTimeout));
                   if (ctx.rank == 2) return raise(SIGKILL);
                   auto lost = ctx.messenger->irecv(2, destination.all(), 9);
                   CHECK(is_lost(lost));
                   const int peer = 1 - ctx.rank;
                   auto received = ctx.messenger->irecv(peer, destination.all(), 1);
                   auto sent = ctx.messenger->isend(peer, source.all(), 1);
-                  CHECK_OK(sent.wait(kPatience));
-                  CHECK_OK(received.wait(kPatience));
+                  CHECK_OK(sent.wait(kTimeout));
+                  CHECK_OK(received.wait(kTimeout));
                   CHECK(destination.get(300000) == test::random_bytes(300000, static_cast<unsigned>(peer)));
                   return 0;
                 }),
@@ -208,7 +208,7 @@ TEST_P(death, who_asks_is_told_once) {
                   auto first = ctx.messenger->await_failure(), second = ctx.messenger->await_failure();
                   auto dropped = std::make_unique<request>(ctx.messenger->await_failure());
                   auto cancelled = ctx.messenger->await_failure();
-                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  CHECK_OK(ctx.messenger->barrier(kTimeout));
                   if (ctx.rank == 2) return raise(SIGKILL);
                   // No message is under way with it.
                   CHECK_OK(first.wait(kInTime));
@@ -219,10 +219,10 @@ TEST_P(death, who_asks_is_told_once) {
                   dropped.reset();
                   CHECK_OK(cancelled.cancel());
                   CHECK(cancelled.outcome().code() == ECANCELED);
-                  CHECK_OK(ctx.messenger->send(1 - ctx.rank, {}, 1, kPatience));
-                  CHECK_OK(ctx.messenger->recv(1 - ctx.rank, {}, 1, kWholeTag, kPatience));
+                  CHECK_OK(ctx.messenger->send(1 - ctx.rank, {}, 1, kTimeout));
+                  CHECK_OK(ctx.messenger->recv(1 - ctx.rank, {}, 1, kWholeTag, kTimeout));
                   if (ctx.rank == 1) return 0;  // closes
-                  CHECK_OK(second.wait(kPatience));
+                  CHECK_OK(second.wait(kTimeout));
                   CHECK(second.info().source == 1 && second.info().tag == static_cast<std::uint64_t>(failure_kind::closed));
                   CHECK(ctx.messenger->await_failure().wait(20ms).code() == ETIMEDOUT);
                   CHECK(ctx.messenger->counts().operations == 3);  // those whose requests still live
@@ -237,14 +237,14 @@ TEST(leaving, is_told_and_loses_nothing) {
                       piece data(false, 64);
                       if (ctx.rank == 1) {
                         data.set(test::random_bytes(64, 1));
-                        CHECK_OK(ctx.messenger->send(0, data.all(), 5, kPatience));
+                        CHECK_OK(ctx.messenger->send(0, data.all(), 5, kTimeout));
                         return 0;
                       }
                       auto never = ctx.messenger->irecv(1, data.all(), 6);
                       CHECK(is_lost(never));
                       auto late = ctx.messenger->await_failure();  // tells what was before
                       CHECK(late.has_ended() && late.info().source == 1);
-                      CHECK_OK(ctx.messenger->recv(1, data.all(), 5, kWholeTag, kPatience));
+                      CHECK_OK(ctx.messenger->recv(1, data.all(), 5, kWholeTag, kTimeout));
                       CHECK(data.get(64) == test::random_bytes(64, 1));
                       return 0;
                     }),

@@ -42,7 +42,7 @@ int reach_a_stopped_target(const rank_context& ctx, bool is_device) {
     return 0;
   });
   if (line != 0) return line;
-  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
   if (ctx.rank == 0) {
     std::uint64_t word = 0;
     std::memcpy(&word, allocated->data() + kWord, sizeof word);
@@ -50,7 +50,7 @@ int reach_a_stopped_target(const rank_context& ctx, bool is_device) {
     CHECK(std::memcmp(allocated->data() + 4, plain.data() + 4, kWord - 4) == 0);
     CHECK(!is_zero(plain.data() + 80'000, 1000));
   }
-  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
   return 0;
 }
 
@@ -79,7 +79,7 @@ TEST(direct_window, an_ended_window_of_a_stopped_target_is_refused) {
                       const std::uint64_t value = 9;
                       if (ctx.rank == 1)  // one of the two has been used before it ends
                         CHECK_OK(ctx.messenger->put(given->allocated, 0, host_buffer(&value, 8)).outcome());
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       CHECK_OK(allocated->close());
                       CHECK(allocated->data() == nullptr);
                       CHECK_OK(exposed->close());
@@ -93,7 +93,7 @@ TEST(direct_window, an_ended_window_of_a_stopped_target_is_refused) {
                       });
                       if (line != 0) return line;
                       CHECK(is_zero(plain.data(), plain.size()));
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       return 0;
                     }),
             0);
@@ -114,11 +114,11 @@ TEST(direct_window, atomics_of_processes_and_of_the_owners_threads_count_every_o
                         for (int i = 0; i < kEach; ++i)
                           CHECK_OK(ctx.messenger->atomic(given->allocated, 8, atomic_op::add, 1).outcome());
                       }
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       std::uint64_t sum = 0;
-                      CHECK_OK(ctx.messenger->get(given->allocated, 8, host_buffer(&sum, 8)).wait(kPatience));
+                      CHECK_OK(ctx.messenger->get(given->allocated, 8, host_buffer(&sum, 8)).wait(kTimeout));
                       CHECK(sum == 3 * kEach);
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       return 0;
                     }),
             0);
@@ -177,7 +177,7 @@ TEST(direct_window, nothing_is_written_behind_the_end_of_a_window) {
                       code = ctx.messenger->put(given->exposed, 0, host_buffer(ones.data(), ones.size())).outcome().code();
                     CHECK(code == EINVAL || code == ECANCELED);
                   }
-                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  CHECK_OK(ctx.messenger->barrier(kTimeout));
                 }
                 return 0;
               }),
@@ -202,12 +202,12 @@ TEST(direct_window, a_key_that_says_more_than_there_is_reaches_nothing_more) {
                           for (const std::uint64_t offset :
                                {kDirectWindow - 4, kDirectWindow, kDirectWindow + 4096, std::size_t{1} << 61}) {
                             const auto eight = host_buffer(ones.data(), ones.size());
-                            CHECK(ctx.messenger->put(key, offset, eight).wait(kPatience).code() == EINVAL);
-                            CHECK(ctx.messenger->get(key, offset, eight).wait(kPatience).code() == EINVAL);
+                            CHECK(ctx.messenger->put(key, offset, eight).wait(kTimeout).code() == EINVAL);
+                            CHECK(ctx.messenger->get(key, offset, eight).wait(kTimeout).code() == EINVAL);
                           }
                         }
                       }
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       CHECK(is_zero(plain.data(), plain.size()));
                       return 0;
                     }),
@@ -232,9 +232,9 @@ TEST(direct_window, a_window_that_ended_frees_its_memory_at_the_peers_too) {
                         const std::uint64_t value = 9;
                         if (ctx.rank == 1)
                           CHECK_OK(ctx.messenger->put(given->allocated, 0, host_buffer(&value, 8)).outcome());
-                        CHECK_OK(ctx.messenger->barrier(kPatience));
+                        CHECK_OK(ctx.messenger->barrier(kTimeout));
                         CHECK_OK(allocated->close());
-                        CHECK_OK(ctx.messenger->barrier(kPatience));
+                        CHECK_OK(ctx.messenger->barrier(kTimeout));
                       }
                       CHECK(mapped() <= 1);  // at most the last one, until the next is opened
                       return 0;

@@ -32,7 +32,7 @@ std::size_t resident_bytes() {
 }
 
 // A connection has a cost of its own, which is no flood's: over verbs UCX's receive queues take 58 MB with the first.
-status connect(const rank_context& ctx) { return ctx.messenger->barrier(kPatience); }
+status connect(const rank_context& ctx) { return ctx.messenger->barrier(kTimeout); }
 
 // Sends numbers from a buffer that is not written again, all before the first is waited for.
 int flood(const rank_context& ctx, const shape& pattern) {
@@ -47,7 +47,7 @@ int flood(const rank_context& ctx, const shape& pattern) {
   CHECK(ctx.messenger->counts().waiting_sends > 0);
   CHECK(kIsInstrumented || resident_bytes() - before < kMaxOfRequest * numbers.size() + kOther);
   CHECK_OK(ctx.group->barrier());  // all is sent, as far as a sender can
-  for (auto& each : all) CHECK_OK(each.wait(kPatience));
+  for (auto& each : all) CHECK_OK(each.wait(kTimeout));
   return 0;
 }
 
@@ -56,7 +56,7 @@ int take_nothing(const rank_context& ctx, const shape& pattern) {
   const auto before = resident_bytes();
   CHECK_OK(ctx.group->barrier());
   const auto held = [&] { return ctx.messenger->counts().unexpected_bytes / sizeof(std::uint64_t); };
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kTimeout;
   while (held() < pattern.let_in() && std::chrono::steady_clock::now() < deadline) ctx.messenger->progress();
   for (int i = 0; i < 1000; ++i) ctx.messenger->progress();
   CHECK(held() == pattern.let_in());
@@ -71,7 +71,7 @@ int drain(const rank_context& ctx, const shape& pattern) {
     for (int source_rank = 1; source_rank <= pattern.peers; ++source_rank) {
       std::uint64_t number = ~0ull;
       CHECK_OK(ctx.messenger->recv(source_rank, {reinterpret_cast<std::uint64_t>(&number), sizeof number, memory_kind::host},
-                                   7, kWholeTag, kPatience));
+                                   7, kWholeTag, kTimeout));
       CHECK(number == i);
     }
   }
@@ -84,7 +84,7 @@ int failures_of(shape pattern, messenger_options options) {
   return run_job(pattern.peers + 1, gpus::none, options, [&](const rank_context& ctx) {
     int line = ctx.rank == 0 ? take_nothing(ctx, pattern) : flood(ctx, pattern);
     if (line == 0 && ctx.rank == 0) line = drain(ctx, pattern);
-    return line != 0 ? line : ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+    return line != 0 ? line : ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
   });
 }
 

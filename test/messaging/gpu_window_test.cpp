@@ -73,7 +73,7 @@ TEST_P(gpu_window, a_stopped_target_is_read_and_written) {
                         return put_and_get(ctx, given.exposed, kGpuWindow, GetParam().is_device);
                       });
                       if (line != 0) return line;
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       if (ctx.rank == 0) {
                         const auto bytes = test::device_bytes(memory->address(), kGpuWindow);
                         const auto first = test::random_bytes(64, 64 + 7), second = test::random_bytes(4096, 4096 + 7);
@@ -82,7 +82,7 @@ TEST_P(gpu_window, a_stopped_target_is_read_and_written) {
                         CHECK(std::equal(second.begin(), second.end(), bytes.begin() + 68));
                         CHECK_OK(exposed.close());
                       }
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       return 0;
                     }),
             0);
@@ -103,7 +103,7 @@ TEST(gpu_window, ended_at_a_stopped_target_refuses_puts_and_gets) {
                       CHECK_OK(given);
                       const std::uint64_t value = 9;
                       if (ctx.rank == 1) CHECK_OK(ctx.messenger->put(given->allocated, 0, host_buffer(&value, 8)).outcome());
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       CHECK_OK(used.close());
                       CHECK_OK(unused.close());
                       if (ctx.rank == 0) test::set_device_bytes(memory->address(), std::vector<unsigned char>(64, 1));
@@ -116,7 +116,7 @@ TEST(gpu_window, ended_at_a_stopped_target_refuses_puts_and_gets) {
                       });
                       if (line != 0) return line;
                       if (ctx.rank == 0) CHECK(test::device_bytes(memory->address(), 8) == std::vector<unsigned char>(8, 1));
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       return 0;
                     }),
             0);
@@ -154,7 +154,7 @@ TEST_P(gpu_window, is_not_written_behind_its_end) {
                           while (code == 0) code = ctx.messenger->put(given->exposed, 0, source.all()).outcome().code();
                           CHECK(code == EINVAL || code == ECANCELED);
                         }
-                        CHECK_OK(ctx.messenger->barrier(kPatience));
+                        CHECK_OK(ctx.messenger->barrier(kTimeout));
                       }
                       return 0;
                     }),
@@ -183,10 +183,10 @@ TEST(gpu_window, gives_its_memory_back_once_it_has_ended) {
                       CHECK_OK(given);
                       const std::uint64_t value = 9;
                       if (ctx.rank == 1) CHECK_OK(ctx.messenger->put(given->exposed, 0, host_buffer(&value, 8)).outcome());
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       CHECK_OK(exposed.close());
                       memory.reset();
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       // What channels of the peer hold stays: less than the window.
                       for (int i = 0; ctx.rank == 0 && i < 2000 && free_bytes() + kLarge / 2 < before; ++i) usleep(1000);
                       std::atomic<bool> is_over{false};
@@ -275,14 +275,14 @@ TEST(gpu_window, of_a_process_that_forks_is_still_its_own) {
                       CHECK_OK(given);
                       const std::uint64_t value = 9;
                       if (ctx.rank == 1) CHECK_OK(ctx.messenger->put(given->exposed, 16, host_buffer(&value, 8)).outcome());
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       if (ctx.rank == 0) {
                         int status = -1;
                         CHECK(waitpid(child, &status, 0) == child && status == 0);
                         CHECK(test::device_bytes(memory->address() + 16, 1)[0] == 9);
                         CHECK_OK(exposed.close());
                       }
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       return 0;
                     }),
             0);
@@ -328,8 +328,8 @@ int put_by_messages(const rank_context& ctx, const char* reason_at_the_peer, con
   if (ctx.rank == 1) {
     const auto bytes = test::random_bytes(100'000, 5);
     std::vector<unsigned char> back(bytes.size());
-    CHECK_OK(ctx.messenger->put(given->exposed, 0, host_buffer(bytes.data(), bytes.size())).wait(kPatience));
-    CHECK_OK(ctx.messenger->get(given->exposed, 0, host_buffer(back.data(), back.size())).wait(kPatience));
+    CHECK_OK(ctx.messenger->put(given->exposed, 0, host_buffer(bytes.data(), bytes.size())).wait(kTimeout));
+    CHECK_OK(ctx.messenger->get(given->exposed, 0, host_buffer(back.data(), back.size())).wait(kTimeout));
     CHECK(back == bytes);
     CHECK(ctx.messenger->counts().one_sided == 0);
   }
@@ -337,7 +337,7 @@ int put_by_messages(const rank_context& ctx, const char* reason_at_the_peer, con
   const auto plan = ctx.messenger->plan(1 - ctx.rank);
   if (plan.find(reason) == std::string::npos) std::fprintf(stderr, "no \"%s\" in\n%s", reason, plan.c_str());
   CHECK(plan.find(reason) != std::string::npos);
-  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
   return 0;
 }
 

@@ -145,8 +145,8 @@ int open_sockets() {
 }
 
 // Everything that can be under way to a process that answers nothing.
-struct under_way {
-  explicit under_way(const rank_context& ctx, const window::key_t& key)
+struct in_flight {
+  explicit in_flight(const rank_context& ctx, const window::key_t& key)
       : target(true, 1 << 20), small(true, 64), large(true, 8u << 20), many(false, 8192) {
     const auto add = [&](request added) { all.push_back(std::move(added)); };
     add(ctx.messenger->irecv(1, target.all(), 1));
@@ -167,7 +167,7 @@ int outlive(const rank_context& ctx, const std::function<void()>& stop_peer, con
   piece exposed(true, 1 << 20), moving(true, 16u << 20);
   auto window_here = ctx.messenger->expose(exposed.all());
   CHECK_OK(window_here);
-  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
   auto moved = ctx.messenger->irecv(1, moving.all(), 5);  // the peer sends it, and stops somewhere in it
   CHECK_OK(ctx.group->barrier());
   const int sockets = open_sockets();
@@ -175,7 +175,7 @@ int outlive(const rank_context& ctx, const std::function<void()>& stop_peer, con
   stop_peer();
   auto key = window_here->key();
   key.rank = 1;
-  under_way pending(ctx, key);
+  in_flight pending(ctx, key);
   // A stopped process is not a dead one: waits end in time, operations do not.
   for (auto& each : pending.all) CHECK(each.wait(20ms).code() == ETIMEDOUT);
   CHECK(ctx.messenger->barrier(20ms).code() == ETIMEDOUT);
@@ -216,7 +216,7 @@ TEST_F(hosts, outlive_a_process_that_stops_and_dies) {
                   piece exposed(true, 1 << 20), moving(true, 16u << 20);
                   auto window_here = ctx.messenger->expose(exposed.all());
                   CHECK_OK(window_here);
-                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  CHECK_OK(ctx.messenger->barrier(kTimeout));
                   CHECK_OK(ctx.group->barrier());
                   auto sent = ctx.messenger->isend(0, moving.all(), 5);
                   static_cast<void>(sent.wait());  // the alarm of a child ends it if nobody kills it

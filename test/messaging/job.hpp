@@ -40,7 +40,7 @@ namespace pl::messaging {
 
 using namespace std::chrono_literals;
 
-constexpr auto kPatience = 20s;  // of a test for what must happen at once: never waited for on a good day
+constexpr auto kTimeout = 20s;  // of a test for what must happen at once: never waited for on a good day
 
 // Which device a rank uses.
 enum class gpus { none, one_each, shared };

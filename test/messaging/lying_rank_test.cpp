@@ -103,12 +103,12 @@ TEST(lying_rank, the_length_of_a_message_is_what_has_come) {
               auto posted = messages.irecv(1, room.all(), 5);
               other.say(lie, 8);
               CHECK(turn_until(messages, other, [&] { return posted.test(); }));
-              CHECK_OK(posted.wait(kPatience));
+              CHECK_OK(posted.wait(kTimeout));
               CHECK(posted.info().bytes == 8);
               other.say(lie, 8);
               CHECK(turn_until(messages, other, [&] { return messages.counts().unexpected_bytes == 8; }));
               auto later = messages.irecv(1, room.all(), 5);
-              CHECK_OK(later.wait(kPatience));
+              CHECK_OK(later.wait(kTimeout));
               CHECK(later.info().bytes == 8);
               CHECK(messages.counts().unexpected_bytes == 0);
               return 0;

@@ -109,7 +109,7 @@ int inspect(const rank_context& ctx, const char* wanted) {
     return std::fprintf(stderr, "no \"%s\" in %s\n", wanted, plan.c_str()), __LINE__;
   const auto counts = ctx.messenger->counts();
   CHECK(counts.eager == 0 && counts.shared_ring == 0 && counts.operations == 0);
-  return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+  return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
 }
 
 TEST_F(calibrated, once_for_a_machine) {

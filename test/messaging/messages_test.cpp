@@ -20,14 +20,14 @@ int exchange_all(const rank_context& ctx, bool with_device) {
         source.set(test::random_bytes(bytes, bytes + static_cast<unsigned>(ctx.rank)));
         auto received = ctx.messenger->irecv(peer, destination.all(), bytes);
         auto sent = ctx.messenger->isend(peer, source.all(), bytes);
-        CHECK_OK(sent.wait(kPatience));
-        CHECK_OK(received.wait(kPatience));
+        CHECK_OK(sent.wait(kTimeout));
+        CHECK_OK(received.wait(kTimeout));
         CHECK(received.info().bytes == bytes && received.info().source == peer && received.info().tag == bytes);
         CHECK(destination.get(bytes) == test::random_bytes(bytes, bytes + static_cast<unsigned>(peer)));
       }
     }
   }
-  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
   return 0;
 }
 
@@ -105,10 +105,10 @@ TEST(messages, from_memory_that_may_only_be_read) {
                       const int peer = 1 - ctx.rank;
                       auto received = ctx.messenger->irecv(peer, destination.all(), 1);
                       auto sent = ctx.messenger->isend(peer, {reinterpret_cast<std::uint64_t>(source), kBytes}, 1);
-                      CHECK_OK(sent.wait(kPatience));
-                      CHECK_OK(received.wait(kPatience));
+                      CHECK_OK(sent.wait(kTimeout));
+                      CHECK_OK(received.wait(kTimeout));
                       CHECK(destination.get(kBytes) == wanted);
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       return 0;
                     }),
             0);
@@ -125,8 +125,8 @@ TEST(messages, to_itself) {
                           if (!is_early) received = ctx.messenger->irecv(0, destination.all(), 3);
                           sent = ctx.messenger->isend(0, source.all(), 3);
                           if (is_early) received = ctx.messenger->irecv(kAnySource, destination.all(), 3);
-                          CHECK_OK(received.wait(kPatience));
-                          CHECK_OK(sent.wait(kPatience));
+                          CHECK_OK(received.wait(kTimeout));
+                          CHECK_OK(sent.wait(kTimeout));
                           CHECK(destination.get(bytes) == test::random_bytes(bytes, bytes));
                         }
                       }

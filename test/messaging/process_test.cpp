@@ -17,8 +17,8 @@ int talk(const rank_context& ctx, std::size_t bytes) {
   piece source(false, bytes), destination(false, bytes);
   auto received = ctx.messenger->irecv(1 - ctx.rank, destination.all(), 1);
   auto sent = ctx.messenger->isend(1 - ctx.rank, source.all(), 1);
-  CHECK_OK(sent.wait(kPatience));
-  CHECK_OK(received.wait(kPatience));
+  CHECK_OK(sent.wait(kTimeout));
+  CHECK_OK(received.wait(kTimeout));
   return 0;
 }
 
@@ -59,7 +59,7 @@ int fork_between_messages(const rank_context& ctx) {
   CHECK(waitpid(child, &status, 0) == child && status == 0);
   if (const int line = talk(ctx, 200000)) return line;
   CHECK_OK(pending.cancel());
-  return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+  return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
 }
 
 TEST(process, fork_and_exec) { EXPECT_EQ(run_job(2, gpus::none, test_options(), fork_between_messages), 0); }
@@ -78,8 +78,8 @@ int fork_with_a_fresh_connection(const rank_context& ctx) {
     const auto deadline = std::chrono::steady_clock::now() + 300ms;
     while (std::chrono::steady_clock::now() < deadline) ctx.messenger->progress();
     CHECK_OK(ctx.group->barrier());
-    CHECK_OK(sent.wait(kPatience));
-    return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+    CHECK_OK(sent.wait(kTimeout));
+    return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
   }
   const auto has_open_connection = [] {
     for (const int fd : open_descriptors()) {
@@ -98,8 +98,8 @@ int fork_with_a_fresh_connection(const rank_context& ctx) {
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child && status == 0);
   CHECK_OK(ctx.group->barrier());
-  CHECK_OK(ctx.messenger->recv(1, data.all(), 1, kWholeTag, kPatience));
-  return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+  CHECK_OK(ctx.messenger->recv(1, data.all(), 1, kWholeTag, kTimeout));
+  return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
 }
 
 TEST(process, fork_and_exec_with_a_fresh_connection) {
@@ -118,7 +118,7 @@ TEST(process, closing_leaves_no_descriptor_and_no_mapping) {
       auto opened = messenger::open(nullptr, *group);
       CHECK_OK(opened);
       if (const int line = talk({rank, opened->get(), group.get()}, 200000)) return line;
-      CHECK_OK((*opened)->barrier(kPatience));
+      CHECK_OK((*opened)->barrier(kTimeout));
     }
     CHECK(test::open_descriptor_count() == descriptors);
     CHECK(test::mapping_count("memfd:peerlane-") == 0);

@@ -86,9 +86,9 @@ TEST_P(put_signal, shows_the_word_after_the_bytes) {
               source.set(expected);
               const signal_word raised{given->exposed, 8, 1, signal_kind::add};
               auto put = ctx.messenger->put_signal(given->allocated, offset, source.all(), raised);
-              CHECK_OK(put.wait(kPatience));
+              CHECK_OK(put.wait(kTimeout));
             } else {
-              auto seen = ctx.messenger->wait_signal(word.key(), 8, rounds, kPatience);
+              auto seen = ctx.messenger->wait_signal(word.key(), 8, rounds, kTimeout);
               CHECK_OK(seen);
               CHECK(*seen == rounds || *seen <= 2 * std::size(kSignalSizes));
               const auto now = bytes.bytes();
@@ -99,22 +99,22 @@ TEST_P(put_signal, shows_the_word_after_the_bytes) {
         if (ctx.rank == 1) {  // not over earlier bytes, at which the target may not have looked yet
           const std::uint64_t value = 5;
           const signal_word raised{given->exposed, 16, 77, signal_kind::set};
-          CHECK_OK(ctx.messenger->put_signal(given->allocated, offset, host_buffer(&value, 8), raised).wait(kPatience));
+          CHECK_OK(ctx.messenger->put_signal(given->allocated, offset, host_buffer(&value, 8), raised).wait(kTimeout));
         } else {
-          auto seen = ctx.messenger->wait_signal(word.key(), 16, 77, kPatience);
+          auto seen = ctx.messenger->wait_signal(word.key(), 16, 77, kTimeout);
           CHECK_OK(seen);
           CHECK(*seen == 77 && bytes.bytes()[offset] == 5);
         }
         if (ctx.rank == 1) {  // the lower half of the word at 24
           const std::uint64_t value = 6;
           const signal_word raised{given->exposed, 24, ~std::uint64_t{0} << 32 | 78, signal_kind::set_32};
-          CHECK_OK(ctx.messenger->put_signal(given->allocated, offset + 8, host_buffer(&value, 8), raised).wait(kPatience));
+          CHECK_OK(ctx.messenger->put_signal(given->allocated, offset + 8, host_buffer(&value, 8), raised).wait(kTimeout));
         } else {
-          auto seen = ctx.messenger->wait_signal(word.key(), 24, 78, kPatience);
+          auto seen = ctx.messenger->wait_signal(word.key(), 24, 78, kTimeout);
           CHECK_OK(seen);
           CHECK(*seen == 78 && bytes.bytes()[offset + 8] == 6);
         }
-        CHECK_OK(ctx.messenger->barrier(kPatience));
+        CHECK_OK(ctx.messenger->barrier(kTimeout));
         return 0;
       }),
       0);
@@ -139,20 +139,20 @@ TEST_P(put_signal, is_refused_with_the_bytes_unwritten) {
                 CHECK(code_of({elsewhere, 0, 1}) == EINVAL);
                 CHECK(ctx.messenger->wait_signal(given->exposed, 0, 1, 1ms).code() == EINVAL);
               }
-              CHECK_OK(ctx.messenger->barrier(kPatience));
+              CHECK_OK(ctx.messenger->barrier(kTimeout));
               if (ctx.rank == 0) {
                 CHECK(bytes.bytes()[0] == 0);
                 CHECK(ctx.messenger->wait_signal(word.key(), 64, 1, 1ms).code() == EINVAL);
                 CHECK(ctx.messenger->wait_signal(word.key(), 0, 1, 1ms).code() == ETIMEDOUT);
                 CHECK_OK(word.get().close());
               }
-              CHECK_OK(ctx.messenger->barrier(kPatience));
+              CHECK_OK(ctx.messenger->barrier(kTimeout));
               if (ctx.rank == 1) {
                 const signal_word raised{given->exposed, 0, 1};
                 auto late = ctx.messenger->put_signal(given->allocated, 0, host_buffer(&value, 8), raised);
-                CHECK(late.wait(kPatience).code() == EINVAL);
+                CHECK(late.wait(kTimeout).code() == EINVAL);
               }
-              CHECK_OK(ctx.messenger->barrier(kPatience));
+              CHECK_OK(ctx.messenger->barrier(kTimeout));
               // A short put and its word are one frame there.
               if (ctx.rank == 0 && GetParam().is_network) CHECK(bytes.bytes()[0] == 0);
               CHECK(ctx.messenger->counts().operations == 0);
@@ -170,19 +170,19 @@ TEST_P(put_signal, that_is_refused_raises_nothing) {
               auto given = of_rank_0(ctx, {bytes.key(), word.key(), getpid()});
               CHECK_OK(given);
               if (ctx.rank == 0) CHECK_OK(bytes.get().close());
-              CHECK_OK(ctx.messenger->barrier(kPatience));
+              CHECK_OK(ctx.messenger->barrier(kTimeout));
               const auto sent = test::random_bytes(70'001, 5);
               for (const std::size_t size : {std::size_t{8}, sent.size()})
                 for (const auto kind : {signal_kind::add, signal_kind::set, signal_kind::set_32}) {
                   if (ctx.rank == 1) {
                     const signal_word raised{given->exposed, 0, 1, kind};
                     auto put = ctx.messenger->put_signal(given->allocated, 0, host_buffer(sent.data(), size), raised);
-                    CHECK(put.wait(kPatience).code() == EINVAL);
+                    CHECK(put.wait(kTimeout).code() == EINVAL);
                   }
-                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  CHECK_OK(ctx.messenger->barrier(kTimeout));
                   if (ctx.rank == 0) CHECK(ctx.messenger->wait_signal(word.key(), 0, 1, 1ms).code() == ETIMEDOUT);
                 }
-              CHECK_OK(ctx.messenger->barrier(kPatience));
+              CHECK_OK(ctx.messenger->barrier(kTimeout));
               CHECK(ctx.messenger->counts().operations == 0);
               return 0;
             }),
@@ -204,7 +204,7 @@ TEST_P(put_signal, of_many_at_once_each_has_its_own_outcome) {
         auto gone = of_rank_0(ctx, {ended.key(), word.key(), getpid()});
         CHECK_OK(gone);
         if (ctx.rank == 0) CHECK_OK(ended.get().close());
-        CHECK_OK(ctx.messenger->barrier(kPatience));
+        CHECK_OK(ctx.messenger->barrier(kTimeout));
         const auto sent = test::random_bytes(kPuts * kPut, 11);
         if (ctx.rank == 1) {
           std::vector<request> all;
@@ -214,9 +214,9 @@ TEST_P(put_signal, of_many_at_once_each_has_its_own_outcome) {
             all.push_back(ctx.messenger->put_signal(is_good ? given->allocated : gone->allocated, is_good ? i * kPut : 0,
                                                     host_buffer(sent.data() + i * kPut, size_of(i)), raised));
           }
-          for (std::size_t i = 0; i < kPuts; ++i) CHECK(all[i].wait(kPatience).code() == (i % 3 != 0 ? 0 : EINVAL));
+          for (std::size_t i = 0; i < kPuts; ++i) CHECK(all[i].wait(kTimeout).code() == (i % 3 != 0 ? 0 : EINVAL));
         }
-        CHECK_OK(ctx.messenger->barrier(kPatience));
+        CHECK_OK(ctx.messenger->barrier(kTimeout));
         if (ctx.rank == 0) {
           const auto now = bytes.bytes(), words = word.bytes();
           for (std::size_t i = 0; i < kPuts; ++i) {
@@ -229,7 +229,7 @@ TEST_P(put_signal, of_many_at_once_each_has_its_own_outcome) {
                              sent.begin() + begin));
           }
         }
-        CHECK_OK(ctx.messenger->barrier(kPatience));
+        CHECK_OK(ctx.messenger->barrier(kTimeout));
         CHECK(ctx.messenger->counts().operations == 0);
         return 0;
       }),
@@ -262,7 +262,7 @@ TEST(put_signal, needs_nothing_of_a_stopped_target) {
                         const auto now = bytes.bytes();
                         CHECK(std::equal(sent.begin(), sent.end(), now.begin()));
                       }
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       return 0;
                     }),
             0);
@@ -290,13 +290,13 @@ TEST(put_signal, that_is_given_up_frees_its_memory_and_raises_nothing) {
                         return 0;
                       });
                       if (line != 0) return line;
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       if (ctx.rank == 0) {
                         CHECK(ctx.messenger->wait_signal(word.key(), 0, 1, 100ms).code() == ETIMEDOUT);
                         const auto now = bytes.bytes();
                         CHECK(std::none_of(now.begin(), now.end(), [](unsigned char each) { return each == 2; }));
                       }
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       CHECK(ctx.messenger->counts().operations == 0);
                       return 0;
                     }),
@@ -318,7 +318,7 @@ TEST(put_signal, to_a_killed_target_ends) {
                   const std::vector<unsigned char> sent(1'000'000, 1);
                   const signal_word raised{given->exposed, 0, 1};
                   auto put = ctx.messenger->put_signal(given->allocated, 0, host_buffer(sent.data(), sent.size()), raised);
-                  CHECK(put.wait(kPatience).code() == ECONNRESET);
+                  CHECK(put.wait(kTimeout).code() == ECONNRESET);
                   CHECK(ctx.messenger->counts().operations == 1);  // the request itself
                   return 0;
                 },

@@ -69,28 +69,28 @@ class rails : public testing::Test {
 // Messages one way, a window of them under way.
 int stream(const rank_context& ctx, std::size_t bytes, std::size_t count) {
   std::vector<std::unique_ptr<piece>> buffers;
-  std::deque<request> under_way;
+  std::deque<request> in_flight;
   for (std::size_t i = 0; i < kWindow; ++i) buffers.push_back(std::make_unique<piece>(false, bytes));
   for (std::size_t i = 0; i < count; ++i) {
-    if (under_way.size() == kWindow) {
-      CHECK_OK(under_way.front().wait(kPatience));
-      under_way.pop_front();
+    if (in_flight.size() == kWindow) {
+      CHECK_OK(in_flight.front().wait(kTimeout));
+      in_flight.pop_front();
     }
     const auto buffer = buffers[i % kWindow]->all();
-    under_way.push_back(ctx.rank == 0 ? ctx.messenger->isend(1, buffer, 1) : ctx.messenger->irecv(0, buffer, 1));
+    in_flight.push_back(ctx.rank == 0 ? ctx.messenger->isend(1, buffer, 1) : ctx.messenger->irecv(0, buffer, 1));
   }
-  for (auto& each : under_way) CHECK_OK(each.wait(kPatience));
+  for (auto& each : in_flight) CHECK_OK(each.wait(kTimeout));
   return 0;
 }
 
 // Megabytes per second of such a stream, through `result`, which both processes see.
 int measure(const rank_context& ctx, std::size_t bytes, double* result) {
   CHECK(stream(ctx, bytes, 2 * kWindow) == 0);
-  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
   const std::size_t count = std::max<std::size_t>((24u << 20) / bytes, kWindow);
   const auto begin = monotonic_ns();
   CHECK(stream(ctx, bytes, count) == 0);
-  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
   if (ctx.rank == 0) *result = 1e3 * static_cast<double>(bytes * count) / static_cast<double>(monotonic_ns() - begin);
   return 0;
 }
@@ -129,7 +129,7 @@ TEST_F(rails, both_carry_large_messages) {
 
 // ---- A rail is cut while messages are under way in both directions
 
-constexpr int kPairs = 60, kCutAt = 20, kUnderWay = 6;
+constexpr int kPairs = 60, kCutAt = 20, kInFlight = 6;
 
 std::size_t pair_bytes(int message) {
   constexpr std::size_t kSizes[] = {8, 3000, 20'000, 64u << 10, (256u << 10) + 1, 1u << 20};
@@ -151,11 +151,11 @@ struct both_ways {
     added = ctx.messenger->atomic(key, 0, atomic_op::add, 1);
   }
   int check(const rank_context& ctx) {
-    CHECK_OK(received.wait(kPatience));
+    CHECK_OK(received.wait(kTimeout));
     CHECK(received.info().bytes == pair_bytes(number));
     CHECK(incoming.get(pair_bytes(number)) == pair_data(1 - ctx.rank, number));
-    CHECK_OK(sent.wait(kPatience));
-    CHECK_OK(added.wait(kPatience));
+    CHECK_OK(sent.wait(kTimeout));
+    CHECK_OK(added.wait(kTimeout));
     return 0;
   }
   int number;
@@ -167,9 +167,9 @@ struct both_ways {
 int expect_nothing_more(const rank_context& ctx, const std::uint64_t& sum) {
   piece any(false, 1u << 20);
   auto more = ctx.messenger->irecv(kAnySource, any.all(), 0, 0);
-  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
   CHECK(more.wait(300ms).code() == ETIMEDOUT);
-  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
   CHECK(__atomic_load_n(&sum, __ATOMIC_SEQ_CST) == kPairs);
   CHECK(ctx.messenger->counts().unexpected_bytes == 0);
   return 0;
@@ -181,20 +181,20 @@ int talk_through(const rank_context& ctx, int rail, const std::function<bool()>&
   CHECK_OK(window_here);
   auto key = window_here->key();  // windows are numbered alike in both processes
   key.rank = 1 - ctx.rank;
-  CHECK_OK(ctx.messenger->barrier(kPatience));
-  std::deque<both_ways> under_way;
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
+  std::deque<both_ways> in_flight;
   std::uint64_t by_other = 0;
   for (int i = 0; i < kPairs; ++i) {
-    under_way.emplace_back(ctx, key, i);
+    in_flight.emplace_back(ctx, key, i);
     if (i == kCutAt) {
       by_other = two_hosts::bytes_sent_by(1 - rail);
       CHECK(ctx.rank != 0 || cut());
     }
-    if (under_way.size() < kUnderWay) continue;
-    CHECK(under_way.front().check(ctx) == 0);
-    under_way.pop_front();
+    if (in_flight.size() < kInFlight) continue;
+    CHECK(in_flight.front().check(ctx) == 0);
+    in_flight.pop_front();
   }
-  for (auto& each : under_way) CHECK(each.check(ctx) == 0);
+  for (auto& each : in_flight) CHECK(each.check(ctx) == 0);
   std::uint64_t rest = 0;
   for (int i = kCutAt; i < kPairs; ++i) rest += pair_bytes(i);
   CHECK(two_hosts::bytes_sent_by(1 - rail) - by_other > rest / 2);
@@ -244,10 +244,10 @@ int outlive_peer(const rank_context& ctx) {
   }
   std::deque<request> sends;
   for (int i = 0; i < 8; ++i) sends.push_back(ctx.messenger->isend(1, data.all(), 1));
-  CHECK_OK(sends.front().wait(kPatience));
-  CHECK(sends.back().wait(kPatience).code() == ECONNRESET);
+  CHECK_OK(sends.front().wait(kTimeout));
+  CHECK(sends.back().wait(kTimeout).code() == ECONNRESET);
   auto received = ctx.messenger->irecv(1, data.all(), 2);
-  CHECK(received.wait(kPatience).code() == ECONNRESET);
+  CHECK(received.wait(kTimeout).code() == ECONNRESET);
   sends.clear();
   CHECK(ctx.messenger->peer_state(1).code() == ECONNRESET);
   return 0;
@@ -263,10 +263,10 @@ TEST_F(rails, wait_for_a_process_that_is_busy) {
   if (const auto reason = join(); !reason.empty()) GTEST_SKIP() << "no two rails here: " << reason;
   EXPECT_EQ(run("rail0,rail1",
                 [](const rank_context& ctx) {
-                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  CHECK_OK(ctx.messenger->barrier(kTimeout));
                   if (ctx.rank == 1) usleep(3'000'000);
                   CHECK(stream(ctx, 256u << 10, 64) == 0);
-                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  CHECK_OK(ctx.messenger->barrier(kTimeout));
                   CHECK(ctx.messenger->plan(1 - ctx.rank).find("(down)") == std::string::npos);
                   return 0;
                 }),

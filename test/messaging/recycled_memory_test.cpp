@@ -18,15 +18,15 @@ int exchange_at(const rank_context& ctx, std::uint64_t address, bool by_device, 
   const auto outgoing = test::random_bytes(kMessage, 2 * round), incoming = test::random_bytes(kMessage, 2 * round + 1);
   if (ctx.rank == 1) {
     std::vector<unsigned char> got(kMessage);
-    CHECK_OK(ctx.messenger->recv(0, host_buffer(got.data(), kMessage), round, kWholeTag, kPatience));
+    CHECK_OK(ctx.messenger->recv(0, host_buffer(got.data(), kMessage), round, kWholeTag, kTimeout));
     CHECK(got == outgoing);
-    CHECK_OK(ctx.messenger->send(0, host_buffer(incoming.data(), kMessage), round, kPatience));
+    CHECK_OK(ctx.messenger->send(0, host_buffer(incoming.data(), kMessage), round, kTimeout));
     return 0;
   }
   if (by_device) test::set_device_bytes(address, outgoing);
   else std::memcpy(reinterpret_cast<void*>(address), outgoing.data(), kMessage);
-  CHECK_OK(ctx.messenger->send(1, {address, kMessage}, round, kPatience));
-  CHECK_OK(ctx.messenger->recv(1, {address, kMessage}, round, kWholeTag, kPatience));
+  CHECK_OK(ctx.messenger->send(1, {address, kMessage}, round, kTimeout));
+  CHECK_OK(ctx.messenger->recv(1, {address, kMessage}, round, kWholeTag, kTimeout));
   std::vector<unsigned char> got(kMessage);
   if (by_device) got = test::device_bytes(address, kMessage);
   else std::memcpy(got.data(), reinterpret_cast<void*>(address), kMessage);
@@ -62,7 +62,7 @@ TEST(recycled_memory, is_what_it_is_now) {
                         CHECK(ctx.rank != 0 || pieces->pointer() == address);
                         if (const int line = exchange_at(ctx, address, true, ++round)) return line;
                       }
-                      return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+                      return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
                     }),
             0);
 }
@@ -91,7 +91,7 @@ TEST(recycled_memory, remapped_under_one_reservation) {
                         if (ctx.rank == 0) cuda.cuMemUnmap(address, kBytes), cuda.cuMemRelease(memory);
                       }
                       if (ctx.rank == 0) cuda.cuMemAddressFree(address, kBytes);
-                      return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+                      return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
                     }),
             0);
 }
@@ -119,10 +119,10 @@ cu::driver_table counting_driver() {
 // The questions of one message of 256 bytes, to or from this memory, when it is not the first.
 int count_one(const rank_context& ctx, messenger& communicator, const buffer& memory, questions& out) {
   for (int i = 0; i < 2; ++i) {
-    CHECK_OK(communicator.barrier(kPatience));
+    CHECK_OK(communicator.barrier(kTimeout));
     t_asked = {};
-    if (ctx.rank == 0) CHECK_OK(communicator.send(1, memory, 5, kPatience));
-    else CHECK_OK(communicator.recv(0, memory, 5, kWholeTag, kPatience));
+    if (ctx.rank == 0) CHECK_OK(communicator.send(1, memory, 5, kTimeout));
+    else CHECK_OK(communicator.recv(0, memory, 5, kWholeTag, kTimeout));
     out = t_asked;
   }
   return 0;
@@ -162,7 +162,7 @@ int count_questions(const rank_context& ctx) {
   if (const int line = count_one(ctx, communicator, device.all(), asked)) return line;
   CHECK(asked == questions{});
   munmap(mapped, kMessage);
-  return communicator.barrier(kPatience).ok() ? 0 : __LINE__;
+  return communicator.barrier(kTimeout).ok() ? 0 : __LINE__;
 }
 
 TEST(recycled_memory, a_message_asks_the_driver_once_or_not_at_all) {

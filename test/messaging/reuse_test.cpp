@@ -37,8 +37,8 @@ int exchange(const rank_context& ctx, const kinds& memories, std::size_t bytes, 
   source.set(test::random_bytes(bytes, round * 2 + static_cast<unsigned>(ctx.rank)));
   auto received = ctx.messenger->irecv(1 - ctx.rank, destination.all(), round);
   auto sent = ctx.messenger->isend(1 - ctx.rank, source.all(), round);
-  CHECK_OK(sent.wait(kPatience));
-  CHECK_OK(received.wait(kPatience));
+  CHECK_OK(sent.wait(kTimeout));
+  CHECK_OK(received.wait(kTimeout));
   CHECK(destination.get(bytes) == test::random_bytes(bytes, round * 2 + static_cast<unsigned>(1 - ctx.rank)));
   return 0;
 }
@@ -60,7 +60,7 @@ TEST_P(reuse, of_every_kind_of_memory) {
                         // Else this tests nothing; the ends of a kept foreign mapping decide when device memory comes back.
                         CHECK(reused > 0);
                       }
-                      return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+                      return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
                     }),
             0);
 }

@@ -28,23 +28,23 @@ int put_and_get(const rank_context& ctx, bool is_device, bool is_window_device) 
     piece source(is_device, bytes), back(is_device, bytes);
     source.set(test::random_bytes(bytes, bytes + static_cast<unsigned>(ctx.rank)));
     auto put = ctx.messenger->put(*theirs, offset, source.all());
-    CHECK_OK(put.wait(kPatience));
+    CHECK_OK(put.wait(kTimeout));
     auto got = ctx.messenger->get(*theirs, offset, back.all());
-    CHECK_OK(got.wait(kPatience));
+    CHECK_OK(got.wait(kTimeout));
     CHECK(back.get(bytes) == source.get(bytes));
     offset += bytes;
   }
-  CHECK_OK(ctx.messenger->flush(1 - ctx.rank, kPatience));
-  CHECK(ctx.messenger->put(*theirs, kRmaWindow - 4, exposed.part(0, 8)).wait(kPatience).code() == EINVAL);
-  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK_OK(ctx.messenger->flush(1 - ctx.rank, kTimeout));
+  CHECK(ctx.messenger->put(*theirs, kRmaWindow - 4, exposed.part(0, 8)).wait(kTimeout).code() == EINVAL);
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
   // A window that has ended, or never was, is refused at its origin.
   *mine = {};
-  CHECK_OK(ctx.messenger->barrier(kPatience));
-  CHECK(ctx.messenger->put(*theirs, 0, exposed.part(0, 8)).wait(kPatience).code() == EINVAL);
-  CHECK(ctx.messenger->put(*theirs, 0, exposed.part(0, 300000)).wait(kPatience).code() == EINVAL);
-  CHECK(ctx.messenger->get(*theirs, 0, exposed.part(0, 8)).wait(kPatience).code() == EINVAL);
-  CHECK(ctx.messenger->atomic(*theirs, 0, atomic_op::add, 1).wait(kPatience).code() == EINVAL);
-  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
+  CHECK(ctx.messenger->put(*theirs, 0, exposed.part(0, 8)).wait(kTimeout).code() == EINVAL);
+  CHECK(ctx.messenger->put(*theirs, 0, exposed.part(0, 300000)).wait(kTimeout).code() == EINVAL);
+  CHECK(ctx.messenger->get(*theirs, 0, exposed.part(0, 8)).wait(kTimeout).code() == EINVAL);
+  CHECK(ctx.messenger->atomic(*theirs, 0, atomic_op::add, 1).wait(kTimeout).code() == EINVAL);
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
   return 0;
 }
 
@@ -75,16 +75,16 @@ int count_together(const rank_context& ctx) {
   std::uint64_t last = 0;
   for (int i = 0; i < 200; ++i) {
     std::uint64_t before = 0;
-    CHECK_OK(ctx.messenger->atomic(at_0, 8, atomic_op::add, 1, 0, &before).wait(kPatience));
+    CHECK_OK(ctx.messenger->atomic(at_0, 8, atomic_op::add, 1, 0, &before).wait(kTimeout));
     CHECK(i == 0 || before > last);
     last = before;
   }
-  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
   std::uint64_t sum = 0;
-  CHECK_OK(ctx.messenger->atomic(at_0, 8, atomic_op::compare_swap, 400, 400, &sum).wait(kPatience));
+  CHECK_OK(ctx.messenger->atomic(at_0, 8, atomic_op::compare_swap, 400, 400, &sum).wait(kTimeout));
   CHECK(sum == 400);
-  CHECK(ctx.messenger->atomic(at_0, 4, atomic_op::add, 1).wait(kPatience).code() == EINVAL);
-  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK(ctx.messenger->atomic(at_0, 4, atomic_op::add, 1).wait(kTimeout).code() == EINVAL);
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
   return 0;
 }
 

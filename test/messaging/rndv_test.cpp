@@ -13,19 +13,19 @@ namespace {
 // Rank 0 sends a list of sizes before rank 1, which receives them, has looked at any.
 int send_together(const rank_context& ctx, bool is_device, const std::vector<std::size_t>& sizes) {
   std::deque<piece> all;
-  std::vector<request> under_way;
+  std::vector<request> in_flight;
   for (const std::size_t bytes : sizes) {
     all.emplace_back(is_device, bytes);
     if (ctx.rank == 0) all.back().set(test::random_bytes(bytes, bytes));
-    if (ctx.rank == 0) under_way.push_back(ctx.messenger->isend(1, all.back().all(), under_way.size()));
+    if (ctx.rank == 0) in_flight.push_back(ctx.messenger->isend(1, all.back().all(), in_flight.size()));
   }
   CHECK_OK(ctx.group->barrier());
   for (std::size_t i = 0; ctx.rank == 1 && i < sizes.size(); ++i)
-    under_way.push_back(ctx.messenger->irecv(0, all[i].all(), i));
-  for (auto& each : under_way) CHECK_OK(each.wait(kPatience));
+    in_flight.push_back(ctx.messenger->irecv(0, all[i].all(), i));
+  for (auto& each : in_flight) CHECK_OK(each.wait(kTimeout));
   for (std::size_t i = 0; ctx.rank == 1 && i < sizes.size(); ++i)
     CHECK(all[i].get(sizes[i]) == test::random_bytes(sizes[i], sizes[i]));
-  return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+  return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
 }
 
 // More than one list, lists of several messages, lists of one.
@@ -66,7 +66,7 @@ TEST(bulk, a_bad_buffer_fails_only_its_own_message) {
                         all.push_back(ctx.messenger->irecv(0, destination, 1));
                       }
                       for (int i = 0; i < 3; ++i) {
-                        const auto done = all[static_cast<unsigned>(i)].wait(kPatience);
+                        const auto done = all[static_cast<unsigned>(i)].wait(kTimeout);
                         CHECK(done.ok() == (i != kBad) && done.code() != ETIMEDOUT);
                       }
                       if (ctx.rank == 1) {
@@ -74,7 +74,7 @@ TEST(bulk, a_bad_buffer_fails_only_its_own_message) {
                         CHECK(std::equal(expected.begin(), expected.end(), bytes.begin()));
                         CHECK(std::equal(expected.begin(), expected.end(), bytes.begin() + 2 * kBytes));
                       }
-                      return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+                      return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
                     }),
             0);
 }
@@ -95,18 +95,18 @@ TEST(bulk, host_memory_is_read_in_place) {
 // The receives are posted, and rank 0 sends before rank 1 looks: short ones are read by one call, up to a long one.
 int send_to_posted(const rank_context& ctx, const std::vector<std::size_t>& sizes) {
   std::deque<piece> all;
-  std::vector<request> under_way;
+  std::vector<request> in_flight;
   for (const std::size_t bytes : sizes) {
     all.emplace_back(false, bytes);
     if (ctx.rank == 0) all.back().set(test::random_bytes(bytes, bytes));
-    under_way.push_back(ctx.rank == 0 ? ctx.messenger->isend(1, all.back().all(), under_way.size())
-                                      : ctx.messenger->irecv(0, all.back().all(), under_way.size()));
+    in_flight.push_back(ctx.rank == 0 ? ctx.messenger->isend(1, all.back().all(), in_flight.size())
+                                      : ctx.messenger->irecv(0, all.back().all(), in_flight.size()));
   }
   CHECK_OK(ctx.group->barrier());
-  for (auto& each : under_way) CHECK_OK(each.wait(kPatience));
+  for (auto& each : in_flight) CHECK_OK(each.wait(kTimeout));
   for (std::size_t i = 0; ctx.rank == 1 && i < sizes.size(); ++i)
     CHECK(all[i].get(sizes[i]) == test::random_bytes(sizes[i], sizes[i]));
-  return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+  return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
 }
 
 std::vector<std::size_t> many_short_ones() {
@@ -157,17 +157,17 @@ TEST(bulk, several_threads_fill_chunks_for_the_gpu) {
                   CHECK_OK(exposed);
                   window::key_t key = exposed->key();
                   key.rank = 1;
-                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  CHECK_OK(ctx.messenger->barrier(kTimeout));
                   if (ctx.rank == 0) {
                     auto put = ctx.messenger->put(key, 1000, data.part(1000, kBytes - 1000));
-                    CHECK_OK(put.wait(kPatience));
-                    CHECK_OK(ctx.messenger->send(1, data.part(0, 200000), 1, kPatience));
+                    CHECK_OK(put.wait(kTimeout));
+                    CHECK_OK(ctx.messenger->send(1, data.part(0, 200000), 1, kTimeout));
                   } else {
-                    const auto cut = ctx.messenger->recv(0, data.part(0, 100000), 1, kWholeTag, kPatience);
+                    const auto cut = ctx.messenger->recv(0, data.part(0, 100000), 1, kWholeTag, kTimeout);
                     CHECK(cut.code() == EMSGSIZE);
                     CHECK(data.get(kBytes) == test::random_bytes(kBytes, 3));
                   }
-                  return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+                  return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
                 },
                 -1, [](int) { return setenv("PEERLANE_COPY_THREADS", "4", 1) == 0; }),
             0);
@@ -217,10 +217,10 @@ TEST_P(refused, a_message_half_read_starts_again) {
                         ctx.messenger->progress();
                         CHECK(ctx.messenger->counts().pulled == 1 && refuse_call(SYS_process_vm_readv, GetParam()));
                       }
-                      CHECK_OK(all.wait(kPatience));
+                      CHECK_OK(all.wait(kTimeout));
                       CHECK(data.get(kBytes) == test::random_bytes(kBytes, 5));
                       CHECK(ctx.messenger->counts().shared_ring == (ctx.rank == 0 ? 1 : 0));
-                      return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+                      return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
                     }),
             0);
 }

@@ -48,15 +48,15 @@ TEST_P(several_gpus, messages_between_any_two_memories) {
                         // There and back, so that both processes send from and receive into both GPUs.
                         if (ctx.rank == 0) {
                           auto received = ctx.messenger->irecv(1, back.all(), 2);
-                          CHECK_OK(ctx.messenger->send(1, sent.all(), 1, kPatience));
-                          CHECK_OK(received.wait(kPatience));
+                          CHECK_OK(ctx.messenger->send(1, sent.all(), 1, kTimeout));
+                          CHECK_OK(received.wait(kTimeout));
                           CHECK(back.get(bytes) == wanted);
                         } else {
-                          CHECK_OK(ctx.messenger->recv(0, received_by.all(), 1, kWholeTag, kPatience));
-                          CHECK_OK(ctx.messenger->send(0, received_by.all(), 2, kPatience));
+                          CHECK_OK(ctx.messenger->recv(0, received_by.all(), 1, kWholeTag, kTimeout));
+                          CHECK_OK(ctx.messenger->send(0, received_by.all(), 2, kTimeout));
                         }
                       }
-                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  CHECK_OK(ctx.messenger->barrier(kTimeout));
                   return 0;
                 }),
             0);
@@ -75,15 +75,15 @@ TEST(one_gpu_each, host_memory_is_received_without_another_gpus_context) {
                       const auto& cuda = test::simulated_cuda();
                       if (ctx.rank == 0) {
                         data.set(test::random_bytes(kBytes, 1));
-                        CHECK_OK(ctx.messenger->send(1, data.all(), 1, kPatience));
+                        CHECK_OK(ctx.messenger->send(1, data.all(), 1, kTimeout));
                       } else {
-                        CHECK_OK(ctx.messenger->recv(0, data.all(), 1, kWholeTag, kPatience));
+                        CHECK_OK(ctx.messenger->recv(0, data.all(), 1, kWholeTag, kTimeout));
                         CHECK(data.get(kBytes) == test::random_bytes(kBytes, 1));
                         CHECK(ctx.messenger->counts().ipc == 1);
                         CHECK(cuda.cuDevicePrimaryCtxGetState(0, &flags, &is_active) == cu::error_code::success);
                         CHECK(is_active == 0);
                       }
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       return 0;
                     }),
             0);
@@ -107,7 +107,7 @@ TEST_P(several_gpus, many_messages_at_once) {
                     all.push_back(ctx.messenger->irecv(1 - ctx.rank, in[i].all(), i));
                     all.push_back(ctx.messenger->isend(1 - ctx.rank, out[i].all(), i));
                   }
-                  for (auto& each : all) CHECK_OK(each.wait(kPatience));
+                  for (auto& each : all) CHECK_OK(each.wait(kTimeout));
                   for (unsigned i = 0; i < kPlaces * kPlaces; ++i)
                     CHECK(in[i].get(kBytes) == test::random_bytes(kBytes, i * 2 + static_cast<unsigned>(1 - ctx.rank)));
                   return 0;
@@ -126,8 +126,8 @@ TEST_P(several_gpus, messages_to_oneself) {
                         sent.set(test::random_bytes(bytes, static_cast<unsigned>(bytes)));
                         device.turn();
                         auto begun = ctx.messenger->isend(0, sent.all(), 1);
-                        CHECK_OK(ctx.messenger->recv(0, received.all(), 1, kWholeTag, kPatience));
-                        CHECK_OK(begun.wait(kPatience));
+                        CHECK_OK(ctx.messenger->recv(0, received.all(), 1, kWholeTag, kTimeout));
+                        CHECK_OK(begun.wait(kTimeout));
                         CHECK(received.get(bytes) == test::random_bytes(bytes, static_cast<unsigned>(bytes)));
                       }
                   return 0;
@@ -164,29 +164,29 @@ TEST_P(several_gpus, windows_on_each_and_what_is_put_from_each) {
                     placed given(local, bytes), got(kPlaces - 1 - local, bytes);
                     given.set(wanted);
                     device.turn();
-                    CHECK_OK(ctx.messenger->put(theirs[target], 64, given.all()).wait(kPatience));
+                    CHECK_OK(ctx.messenger->put(theirs[target], 64, given.all()).wait(kTimeout));
                     device.turn();
-                    CHECK_OK(ctx.messenger->get(theirs[target], 64, got.all()).wait(kPatience));
+                    CHECK_OK(ctx.messenger->get(theirs[target], 64, got.all()).wait(kTimeout));
                     CHECK(got.get(bytes) == wanted);
                   }
               for (std::size_t target = 0; target < kPlaces; ++target) {
                 device.turn();
                 std::uint64_t before = 99;
-                CHECK_OK(ctx.messenger->atomic(theirs[target], 0, atomic_op::add, 5 + target).wait(kPatience));
-                CHECK_OK(ctx.messenger->atomic(theirs[target], 0, atomic_op::add, 1, 0, &before).wait(kPatience));
+                CHECK_OK(ctx.messenger->atomic(theirs[target], 0, atomic_op::add, 5 + target).wait(kTimeout));
+                CHECK_OK(ctx.messenger->atomic(theirs[target], 0, atomic_op::add, 1, 0, &before).wait(kTimeout));
                 CHECK(before == 5 + target);
                 placed given(2 - static_cast<int>(target), 4096);
                 // The bytes go to one GPU and the word lies on another one.
                 CHECK_OK(ctx.messenger->put_signal(theirs[target], 64, given.all(), {theirs[(target + 1) % kPlaces], 8, 7})
-                             .wait(kPatience));
+                             .wait(kTimeout));
               }
             }
             if (ctx.rank == 1)
               for (std::size_t place = 0; place < kPlaces; ++place) {
                 device.turn();
-                CHECK_OK(ctx.messenger->wait_signal(keys[place], 8, 7, kPatience));
+                CHECK_OK(ctx.messenger->wait_signal(keys[place], 8, 7, kTimeout));
               }
-            CHECK_OK(ctx.messenger->barrier(kPatience));
+            CHECK_OK(ctx.messenger->barrier(kTimeout));
             return 0;
           }),
       0);
@@ -209,13 +209,13 @@ TEST_P(several_gpus, registered_memory_of_each) {
                     auto& used = memory[(i + static_cast<unsigned>(ctx.rank)) % kPlaces];
                     if (ctx.rank == 0) {
                       used.set(test::random_bytes(50000, i));
-                      CHECK_OK(ctx.messenger->send(1, used.all(), i, kPatience));
+                      CHECK_OK(ctx.messenger->send(1, used.all(), i, kTimeout));
                     } else {
-                      CHECK_OK(ctx.messenger->recv(0, used.all(), i, kWholeTag, kPatience));
+                      CHECK_OK(ctx.messenger->recv(0, used.all(), i, kWholeTag, kTimeout));
                       CHECK(used.get(50000) == test::random_bytes(50000, i));
                     }
                   }
-                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  CHECK_OK(ctx.messenger->barrier(kTimeout));
                   return 0;
                 }),
             0);
@@ -230,8 +230,8 @@ TEST_P(several_gpus, each_is_shared_or_not_by_itself) {
                   std::vector<unsigned char> host(3000);
                   const auto bytes = host_buffer(host.data(), host.size());
                   const auto pass = [&](int source, const buffer& sent, const buffer& received) -> status {
-                    if (ctx.rank == source) return ctx.messenger->send(1 - source, sent, 1, kPatience);
-                    const auto done = ctx.messenger->recv(source, received, 1, kWholeTag, kPatience);
+                    if (ctx.rank == source) return ctx.messenger->send(1 - source, sent, 1, kTimeout);
+                    const auto done = ctx.messenger->recv(source, received, 1, kWholeTag, kTimeout);
                     return done ? status() : status(done.error());
                   };
                   CHECK_OK(pass(0, first.all(), bytes));

@@ -16,20 +16,20 @@ TEST(matching, truncation_keeps_the_first_bytes) {
                   piece source(is_device, bytes), destination(is_device, bytes);
                   if (ctx.rank == 0) {
                     source.set(test::random_bytes(bytes, 7));
-                    CHECK_OK(ctx.messenger->send(1, source.all(), 1, kPatience));
+                    CHECK_OK(ctx.messenger->send(1, source.all(), 1, kTimeout));
                     continue;
                   }
                   destination.set(std::vector<unsigned char>(bytes, 0xee));
                   const std::size_t fits = bytes / 2 + 3;
                   auto received = ctx.messenger->irecv(0, destination.part(0, fits), 1);
-                  CHECK(received.wait(kPatience).code() == EMSGSIZE);
+                  CHECK(received.wait(kTimeout).code() == EMSGSIZE);
                   CHECK(received.info().bytes == bytes && received.info().source == 0);
                   auto wanted = test::random_bytes(bytes, 7);
                   std::fill(wanted.begin() + static_cast<std::ptrdiff_t>(fits), wanted.end(), 0xee);
                   CHECK(destination.get(bytes) == wanted);
                 }
               }
-              CHECK_OK(ctx.messenger->barrier(kPatience));
+              CHECK_OK(ctx.messenger->barrier(kTimeout));
               return 0;
             }),
             0);
@@ -41,18 +41,18 @@ TEST(matching, masks_and_whole_tags) {
               piece data(false, 8);
               if (ctx.rank == 0) {
                 for (const std::uint64_t low : {1, 2, 3})
-                  CHECK_OK(ctx.messenger->send(1, data.part(0, low), kHigh | low, kPatience));
-                CHECK_OK(ctx.messenger->barrier(kPatience));
+                  CHECK_OK(ctx.messenger->send(1, data.part(0, low), kHigh | low, kTimeout));
+                CHECK_OK(ctx.messenger->barrier(kTimeout));
                 return 0;
               }
-              CHECK_OK(ctx.messenger->barrier(kPatience));
-              auto second = ctx.messenger->recv(0, data.all(), kHigh | 2, kWholeTag, kPatience);
+              CHECK_OK(ctx.messenger->barrier(kTimeout));
+              auto second = ctx.messenger->recv(0, data.all(), kHigh | 2, kWholeTag, kTimeout);
               CHECK_OK(second);
               CHECK(second->bytes == 2);
-              auto first = ctx.messenger->recv(kAnySource, data.all(), kHigh, 0xffff000000000000ull, kPatience);
+              auto first = ctx.messenger->recv(kAnySource, data.all(), kHigh, 0xffff000000000000ull, kTimeout);
               CHECK_OK(first);
               CHECK(first->bytes == 1 && first->tag == (kHigh | 1) && first->source == 0);
-              auto third = ctx.messenger->recv(kAnySource, data.all(), 0, 0, kPatience);
+              auto third = ctx.messenger->recv(kAnySource, data.all(), 0, 0, kTimeout);
               CHECK_OK(third);
               CHECK(third->bytes == 3);
               return 0;
@@ -64,18 +64,17 @@ TEST(matching, the_earliest_receive_gets_the_message_wildcard_or_not) {
   EXPECT_EQ(run_pair([](const rank_context& ctx) {
               piece data(false, 64);
               if (ctx.rank == 0) {
-                CHECK_OK(ctx.messenger->barrier(kPatience));
-                for (const std::size_t bytes : {1, 2, 3})
-                  CHECK_OK(ctx.messenger->send(1, data.part(0, bytes), 5, kPatience));
-                return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+                CHECK_OK(ctx.messenger->barrier(kTimeout));
+                for (const std::size_t bytes : {1, 2, 3}) CHECK_OK(ctx.messenger->send(1, data.part(0, bytes), 5, kTimeout));
+                return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
               }
               auto exact = ctx.messenger->irecv(0, data.part(0, 8), 5);
               auto any = ctx.messenger->irecv(kAnySource, data.part(8, 8), 0, 0);
               auto later = ctx.messenger->irecv(0, data.part(16, 8), 5);
-              CHECK_OK(ctx.messenger->barrier(kPatience));
-              for (request* each : {&exact, &any, &later}) CHECK_OK(each->wait(kPatience));
+              CHECK_OK(ctx.messenger->barrier(kTimeout));
+              for (request* each : {&exact, &any, &later}) CHECK_OK(each->wait(kTimeout));
               CHECK(exact.info().bytes == 1 && any.info().bytes == 2 && later.info().bytes == 3);
-              return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+              return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
             }),
             0);
 }
@@ -96,12 +95,12 @@ TEST(matching, cancelling) {
               CHECK(received.outcome().code() == ECANCELED);
               { auto dropped = ctx.messenger->irecv(kAnySource, data.all(), 1); }
               auto rendezvous = ctx.messenger->isend(1, data.all(), 1);
-              CHECK_OK(ctx.messenger->barrier(kPatience));
+              CHECK_OK(ctx.messenger->barrier(kTimeout));
               CHECK(rendezvous.cancel().code() == EBUSY);
-              CHECK(rendezvous.wait(kPatience).code() == ECANCELED);
+              CHECK(rendezvous.wait(kTimeout).code() == ECANCELED);
               { auto dropped = ctx.messenger->isend(1, data.all(), 1); }
               CHECK(ctx.messenger->counts().operations == 2);
-              return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+              return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
             }),
             0);
 }
@@ -113,8 +112,8 @@ TEST(matching, probe_and_matched_receive) {
                 if (ctx.rank == 0) {
                   auto first = ctx.messenger->isend(1, data.all(), 1);
                   auto second = ctx.messenger->isend(1, data.part(0, bytes / 2), 1);
-                  CHECK_OK(first.wait(kPatience));
-                  CHECK_OK(second.wait(kPatience));
+                  CHECK_OK(first.wait(kTimeout));
+                  CHECK_OK(second.wait(kTimeout));
                   continue;
                 }
                 message_info found;
@@ -122,14 +121,14 @@ TEST(matching, probe_and_matched_receive) {
                 CHECK(found.bytes == bytes && found.source == 0);
                 auto taken = ctx.messenger->match(kAnySource, 1, kWholeTag);
                 CHECK(!taken.is_empty() && taken.info().bytes == bytes);
-                auto second = ctx.messenger->recv(0, data.all(), 1, kWholeTag, kPatience);
+                auto second = ctx.messenger->recv(0, data.all(), 1, kWholeTag, kTimeout);
                 CHECK_OK(second);
                 CHECK(second->bytes == bytes / 2);
                 auto first = ctx.messenger->receive(std::move(taken), data.all());
-                CHECK_OK(first.wait(kPatience));
+                CHECK_OK(first.wait(kTimeout));
                 CHECK(first.info().bytes == bytes);
               }
-              return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+              return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
             }),
             0);
 }
@@ -140,16 +139,16 @@ TEST(matching, a_dropped_message_is_written_nowhere) {
               if (ctx.rank == 0) {
                 for (const unsigned seed : {1, 2}) {
                   data.set(test::random_bytes(8, seed));
-                  CHECK_OK(ctx.messenger->send(1, data.all(), seed, kPatience));
+                  CHECK_OK(ctx.messenger->send(1, data.all(), seed, kTimeout));
                 }
-                return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+                return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
               }
-              CHECK_OK(ctx.messenger->recv(0, data.all(), 1, kWholeTag, kPatience));
+              CHECK_OK(ctx.messenger->recv(0, data.all(), 1, kWholeTag, kTimeout));
               matched_message dropped;
               while (dropped.is_empty()) dropped = ctx.messenger->match(0, 2, kWholeTag);
               dropped = {};
               CHECK(data.get(8) == test::random_bytes(8, 1));  // not through the operation that received there before
-              return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+              return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
             }),
             0);
 }
@@ -168,7 +167,7 @@ TEST(matching, a_flood_is_bounded_and_arrives_in_order) {
                           sends.push_back(ctx.messenger->isend(1, host_buffer(&values[i], sizeof values[i]), 4));
                         }
                         CHECK(ctx.messenger->counts().waiting_sends > kMessages / 2);
-                        for (auto& each : sends) CHECK_OK(each.wait(kPatience));
+                        for (auto& each : sends) CHECK_OK(each.wait(kTimeout));
                         return 0;
                       }
                       message_info found;
@@ -177,7 +176,7 @@ TEST(matching, a_flood_is_bounded_and_arrives_in_order) {
                       CHECK(ctx.messenger->counts().operations <= (256 << 10) / 64);
                       for (unsigned i = 0; i < kMessages; ++i) {
                         std::uint32_t value = 0;
-                        CHECK_OK(ctx.messenger->recv(0, host_buffer(&value, sizeof value), 4, kWholeTag, kPatience));
+                        CHECK_OK(ctx.messenger->recv(0, host_buffer(&value, sizeof value), 4, kWholeTag, kTimeout));
                         CHECK(value == i);
                       }
                       return 0;
@@ -194,15 +193,15 @@ TEST(matching, many_receives_outstanding) {
                       if (ctx.rank == 1)
                         for (unsigned i = 0; i < kMessages; ++i)
                           all.push_back(ctx.messenger->irecv(0, host_buffer(&values[i], sizeof values[i]), i));
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       if (ctx.rank == 0)
                         for (unsigned i = kMessages; i-- > 0;) {
                           values[i] = i;
                           all.push_back(ctx.messenger->isend(1, host_buffer(&values[i], sizeof values[i]), i));
                         }
-                      for (auto& each : all) CHECK_OK(each.wait(kPatience));
+                      for (auto& each : all) CHECK_OK(each.wait(kTimeout));
                       for (unsigned i = 0; i < kMessages; ++i) CHECK(values[i] == i);
-                      return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+                      return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
                     }),
             0);
 }

@@ -45,7 +45,7 @@ struct expected {
 };
 
 int check(expected& one, int source) {
-  const auto done = one.received.wait(kPatience);
+  const auto done = one.received.wait(kTimeout);
   const std::size_t fits = std::min(one.capacity, one.wanted.bytes);
   CHECK(done.code() == (one.wanted.bytes > one.capacity ? EMSGSIZE : 0));
   CHECK(one.received.info().bytes == one.wanted.bytes && one.received.info().tag == one.wanted.tag &&
@@ -99,8 +99,8 @@ int talk_in_volume(const rank_context& ctx, std::uint64_t seed, const volume& lo
   }
   for (auto& one : receives)
     if (const int line = check(one, peer)) return line;
-  for (auto& each : sends) CHECK_OK(each.wait(kPatience));
-  CHECK_OK(ctx.messenger->barrier(kPatience));
+  for (auto& each : sends) CHECK_OK(each.wait(kTimeout));
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
   CHECK(ctx.messenger->counts().unexpected_bytes == 0);
   return 0;
 }

@@ -166,24 +166,24 @@ void two_hosts::relay(const wire& between) const {
   std::mt19937_64 random(between.seed);
   std::uniform_real_distribution<double> fate(0, 1);
   std::uniform_int_distribution<std::uint64_t> delay_us(between.least_delay_us, between.most_delay_us);
-  std::array<std::multimap<std::uint64_t, std::vector<char>>, 2> under_way;  // by destination and time
+  std::array<std::multimap<std::uint64_t, std::vector<char>>, 2> in_flight;  // by destination and time
   std::vector<char> packet(kPacketBytes + 100);
   for (;;) {
     auto next = monotonic_ns() + 100'000'000u;
-    for (const auto& each : under_way)
+    for (const auto& each : in_flight)
       if (!each.empty()) next = std::min(next, each.begin()->first);
     const auto now = monotonic_ns();
     const timespec wait{0, next > now ? static_cast<long>(next - now) : 0};
     std::array<pollfd, 2> ends{{{cable_[0].get(), POLLIN, 0}, {cable_[1].get(), POLLIN, 0}}};
     ppoll(ends.data(), ends.size(), &wait, nullptr);
     for (std::size_t source = 0; source < 2; ++source) {
-      auto& queue = under_way[1 - source];
+      auto& queue = in_flight[1 - source];
       for (ssize_t n = 0; (n = read(cable_[source].get(), packet.data(), packet.size())) > 0;)
         if (fate(random) >= between.loss && queue.size() < kMaxQueued)
           queue.emplace(monotonic_ns() + delay_us(random) * 1000u, std::vector<char>(packet.begin(), packet.begin() + n));
     }
     for (std::size_t destination = 0; destination < 2; ++destination) {
-      auto& queue = under_way[destination];
+      auto& queue = in_flight[destination];
       while (!queue.empty() && queue.begin()->first <= monotonic_ns()) {
         const auto& due = queue.begin()->second;
         if (write(cable_[destination].get(), due.data(), due.size()) < 0 && errno == EAGAIN) break;

@@ -56,11 +56,11 @@ int exchange(const rank_context& ctx) {
     auto sent = ctx.messenger->isend(peer, source.all(), bytes);
     for (int i = 0; i < 100; ++i) ctx.messenger->progress();
     if (bytes % 2 != 0) received = ctx.messenger->irecv(peer, destination.all(), bytes);
-    CHECK_OK(sent.wait(kPatience));
-    CHECK_OK(received.wait(kPatience));
+    CHECK_OK(sent.wait(kTimeout));
+    CHECK_OK(received.wait(kTimeout));
     CHECK(destination.get(bytes) == test::random_bytes(bytes, bytes * 2 + static_cast<unsigned>(peer)));
   }
-  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
   return 0;
 }
 

@@ -34,7 +34,7 @@ bool sleep_until(messenger& world, const std::function<bool()>& done) {
     if (!armed && armed.code() == EBUSY) continue;
     if (!armed) return false;
     pollfd waited{*descriptor, POLLIN, 0};
-    if (poll(&waited, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) <= 0) return false;
+    if (poll(&waited, 1, static_cast<int>(std::chrono::milliseconds(kTimeout).count())) <= 0) return false;
   }
   return true;
 }
@@ -61,7 +61,7 @@ bool does_sleep(pid_t process) {
 }
 
 bool wait_for_sleep(pid_t process) {
-  const auto limit = std::chrono::steady_clock::now() + kPatience;
+  const auto limit = std::chrono::steady_clock::now() + kTimeout;
   while (!does_sleep(process))
     if (std::chrono::steady_clock::now() > limit) return false;
   return true;
@@ -70,8 +70,8 @@ bool wait_for_sleep(pid_t process) {
 // Tells rank 0 the process number of rank 1.
 int exchange_pid(const rank_context& ctx, pid_t& other) {
   other = getpid();
-  if (ctx.rank == 1) CHECK_OK(ctx.messenger->send(0, host_buffer(&other, sizeof other), 99, kPatience));
-  else CHECK_OK(ctx.messenger->recv(1, host_buffer(&other, sizeof other), 99, kWholeTag, kPatience));
+  if (ctx.rank == 1) CHECK_OK(ctx.messenger->send(0, host_buffer(&other, sizeof other), 99, kTimeout));
+  else CHECK_OK(ctx.messenger->recv(1, host_buffer(&other, sizeof other), 99, kWholeTag, kTimeout));
   return 0;
 }
 
@@ -95,7 +95,7 @@ int play_asleep(const rank_context& ctx, bool has_gpu, int rounds) {
     CHECK(sleep_for(*ctx.messenger, one));
     CHECK_OK(one.outcome());
   }
-  return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+  return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
 }
 
 TEST(wakeup, both_sides_sleep_between_messages) {
@@ -124,22 +124,22 @@ TEST(wakeup, a_sender_sleeps_until_the_queue_has_room) {
                         std::vector<std::uint32_t> values(kMessages);
                         std::vector<request> all;
                         const pid_t mine = getpid();
-                        CHECK_OK(ctx.messenger->send(1, host_buffer(&mine, sizeof mine), 99, kPatience));
+                        CHECK_OK(ctx.messenger->send(1, host_buffer(&mine, sizeof mine), 99, kTimeout));
                         for (unsigned i = 0; i < kMessages; ++i) {
                           values[i] = i;
                           all.push_back(ctx.messenger->isend(1, host_buffer(&values[i], sizeof values[i]), 1));
                         }
                         for (const auto& each : all) CHECK(sleep_for(*ctx.messenger, each));
-                        return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+                        return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
                       }
-                      CHECK_OK(ctx.messenger->recv(0, host_buffer(&other, sizeof other), 99, kWholeTag, kPatience));
+                      CHECK_OK(ctx.messenger->recv(0, host_buffer(&other, sizeof other), 99, kWholeTag, kTimeout));
                       CHECK(wait_for_sleep(other));
                       for (unsigned i = 0; i < kMessages; ++i) {
                         std::uint32_t value = 0;
-                        CHECK_OK(ctx.messenger->recv(0, host_buffer(&value, sizeof value), 1, kWholeTag, kPatience));
+                        CHECK_OK(ctx.messenger->recv(0, host_buffer(&value, sizeof value), 1, kWholeTag, kTimeout));
                         CHECK(value == i);
                       }
-                      return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+                      return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
                     }),
             0);
 }
@@ -179,18 +179,18 @@ TEST(wakeup, a_wakeup_that_cannot_be_sent_is_sent_later) {
                       if (ctx.rank == 1) {
                         auto one = ctx.messenger->irecv(0, host_buffer(&byte, 1), 5);
                         CHECK(sleep_for(*ctx.messenger, one));
-                        return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+                        return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
                       }
                       CHECK(wait_for_sleep(other));
                       rlimit before{};
                       CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
                       const rlimit none{0, before.rlim_max};
                       CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
-                      CHECK_OK(ctx.messenger->send(1, host_buffer(&byte, 1), 5, kPatience));
+                      CHECK_OK(ctx.messenger->send(1, host_buffer(&byte, 1), 5, kTimeout));
                       ctx.messenger->progress();
                       CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
                       CHECK(does_sleep(other));
-                      return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+                      return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
                     }),
             0);
 }
@@ -208,7 +208,7 @@ TEST(wakeup, what_other_threads_do_wakes_the_loop) {
                         std::jthread sender([&] {
                           for (int i = 0; i < kRounds; ++i) {
                             while (turn.load() != i) sched_yield();
-                            static_cast<void>(ctx.messenger->send(0, host_buffer(&i, sizeof i), 3, kPatience));
+                            static_cast<void>(ctx.messenger->send(0, host_buffer(&i, sizeof i), 3, kTimeout));
                           }
                         });
                         for (int i = 0; i < kRounds; ++i) {
@@ -235,17 +235,17 @@ int talk_by_threads(const rank_context& ctx, int threads) {
       for (int i = 0; i < kRounds / 4; ++i) {
         int value = i;
         if (ctx.rank == i % 2) {
-          if (!ctx.messenger->send(1 - ctx.rank, host_buffer(&value, sizeof value), tag, kPatience)) ++failures;
+          if (!ctx.messenger->send(1 - ctx.rank, host_buffer(&value, sizeof value), tag, kTimeout)) ++failures;
         } else {
           value = -1;
-          if (!ctx.messenger->recv(kAnySource, host_buffer(&value, sizeof value), tag, kWholeTag, kPatience)) ++failures;
+          if (!ctx.messenger->recv(kAnySource, host_buffer(&value, sizeof value), tag, kWholeTag, kTimeout)) ++failures;
           if (value != i) ++failures;
         }
       }
     });
   all.clear();
   CHECK(failures == 0);
-  return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+  return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
 }
 
 TEST(progress_thread, without_one_opening_is_refused) {
@@ -260,7 +260,7 @@ TEST(progress_thread, without_one_opening_is_refused) {
                          CHECK(refused.code() == EAGAIN);
                          auto opened = messenger::open(nullptr, *group, options);
                          CHECK_OK(opened);
-                         CHECK_OK((*opened)->barrier(kPatience));
+                         CHECK_OK((*opened)->barrier(kTimeout));
                          return 0;
                        }),
             0);
@@ -291,21 +291,21 @@ TEST(progress_thread, a_process_that_sleeps_answers_puts_and_a_wait_does_not_spi
                         auto exposed = ctx.messenger->expose(memory.all());
                         CHECK_OK(exposed);
                         key = exposed->key();
-                        CHECK_OK(ctx.messenger->send(0, host_buffer(&key, sizeof key), 1, kPatience));
+                        CHECK_OK(ctx.messenger->send(0, host_buffer(&key, sizeof key), 1, kTimeout));
                         char byte = 0;
-                        CHECK_OK(ctx.messenger->recv(0, host_buffer(&byte, 1), 2, kWholeTag, kPatience));
+                        CHECK_OK(ctx.messenger->recv(0, host_buffer(&byte, 1), 2, kWholeTag, kTimeout));
                         CHECK(memory.get(kBytes) == test::random_bytes(kBytes, 3));
-                        return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+                        return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
                       }
-                      CHECK_OK(ctx.messenger->recv(1, host_buffer(&key, sizeof key), 1, kWholeTag, kPatience));
+                      CHECK_OK(ctx.messenger->recv(1, host_buffer(&key, sizeof key), 1, kWholeTag, kTimeout));
                       CHECK(wait_for_sleep(other));  // its wait for the last message, and its progress thread
                       memory.set(test::random_bytes(kBytes, 3));
                       auto put = ctx.messenger->put(key, 0, memory.all());
-                      CHECK_OK(put.wait(kPatience));
+                      CHECK_OK(put.wait(kTimeout));
                       CHECK(ctx.messenger->counts().one_sided == 0);
                       char byte = 0;
-                      CHECK_OK(ctx.messenger->send(1, host_buffer(&byte, 1), 2, kPatience));
-                      return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+                      CHECK_OK(ctx.messenger->send(1, host_buffer(&byte, 1), 2, kTimeout));
+                      return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
                     }),
             0);
 }
@@ -320,12 +320,12 @@ TEST(progress_thread, limits_of_waits_hold_and_a_dead_peer_ends_them) {
                   if (const int failed = exchange_pid(ctx, other)) return failed;
                   char byte = 0;
                   if (ctx.rank == 0) {
-                    if (!ctx.messenger->recv(1, host_buffer(&byte, 1), 6, kWholeTag, kPatience)) return __LINE__;
+                    if (!ctx.messenger->recv(1, host_buffer(&byte, 1), 6, kWholeTag, kTimeout)) return __LINE__;
                     if (!wait_for_sleep(other)) return __LINE__;
                     return raise(SIGKILL);
                   }
                   CHECK(ctx.messenger->recv(0, host_buffer(&byte, 1), 4, kWholeTag, 20ms).code() == ETIMEDOUT);
-                  CHECK_OK(ctx.messenger->send(0, host_buffer(&byte, 1), 6, kPatience));
+                  CHECK_OK(ctx.messenger->send(0, host_buffer(&byte, 1), 6, kTimeout));
                   CHECK(ctx.messenger->recv(0, host_buffer(&byte, 1), 5).code() == ECONNRESET);
                   return 0;
                 },

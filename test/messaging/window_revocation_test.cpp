@@ -87,7 +87,7 @@ TEST_P(revoke, a_window_that_ends_is_written_no_more) {
               CHECK_OK(key);
               if (ctx.rank == 1) {
                 auto put = ctx.messenger->put(*key, 0, data.all());
-                const auto done = put.wait(kPatience);
+                const auto done = put.wait(kTimeout);
                 // A GPU's copy that has begun is waited for: it may have been all of the put.
                 const bool is_right = done.code() == ECANCELED || (GetParam().is_device && done.ok());
                 if (!is_right) std::fprintf(stderr, "the put ended with %d\n", done.code());
@@ -96,7 +96,7 @@ TEST_P(revoke, a_window_that_ends_is_written_no_more) {
                 return 0;
               }
               while (data.get(1)[0] == 1) ctx.messenger->progress();  // it has begun
-              CHECK_OK(mine->close(kPatience));  // UCX cannot call off what it moves by itself: its end is waited for
+              CHECK_OK(mine->close(kTimeout));  // UCX cannot call off what it moves by itself: its end is waited for
               data.set(std::vector<unsigned char>(bytes(), kAfter));
               answer_until_met(ctx);
               CHECK(is_only(data.get(bytes()), kAfter));
@@ -115,19 +115,19 @@ TEST_P(revoke, a_get_from_a_window_that_ends_brings_all_or_an_error) {
               CHECK_OK(key);
               const auto before = ctx.messenger->counts().operations;
               if (ctx.rank == 1) {
-                if (is_direct()) CHECK_OK(ctx.messenger->send(0, {}, 1, kPatience));
+                if (is_direct()) CHECK_OK(ctx.messenger->send(0, {}, 1, kTimeout));
                 auto got = ctx.messenger->get(*key, 0, data.all());
-                const auto done = got.wait(kPatience);
+                const auto done = got.wait(kTimeout);
                 const bool has_failed =
                     done.code() == ECANCELED || done.code() == EIO || (is_direct() && done.code() == EINVAL);
                 CHECK(done.ok() ? is_only(data.get(bytes()), 1) : has_failed);
                 answer_until_met(ctx);
                 return 0;
               }
-              if (is_direct()) CHECK_OK(ctx.messenger->recv(1, {}, 1, kWholeTag, kPatience));
+              if (is_direct()) CHECK_OK(ctx.messenger->recv(1, {}, 1, kWholeTag, kTimeout));
               else
                 while (ctx.messenger->counts().operations == before) ctx.messenger->progress();
-              CHECK_OK(mine->close(kPatience));
+              CHECK_OK(mine->close(kTimeout));
               data.set(std::vector<unsigned char>(bytes(), kAfter));
               answer_until_met(ctx);
               return 0;
@@ -198,13 +198,13 @@ TEST_P(revoke, a_time_out_holds_where_the_peer_is_stopped) {
               key = {1 - ctx.rank, mine->key().id, kBytes};  // both windows are the first of their process
               auto peer = pid_of_1(ctx);
               CHECK_OK(peer);
-              CHECK_OK(ctx.messenger->barrier(kPatience));
+              CHECK_OK(ctx.messenger->barrier(kTimeout));
               if (ctx.rank == 1) {
                 auto received = ctx.messenger->irecv(0, data.all(), 1);
                 raise(SIGSTOP);
-                const auto done = received.wait(kPatience);
+                const auto done = received.wait(kTimeout);
                 CHECK(done.ok() ? is_only(data.get(kBytes), 1) : true);
-                const auto last = ctx.messenger->recv(0, data.part(0, 8), 2, kWholeTag, kPatience);
+                const auto last = ctx.messenger->recv(0, data.part(0, 8), 2, kWholeTag, kTimeout);
                 CHECK(last.ok() || GetParam().path == messenger_options::path_t::network);
                 return 0;
               }
@@ -222,7 +222,7 @@ TEST_P(revoke, a_time_out_holds_where_the_peer_is_stopped) {
               if (putting >= 500ms) std::fprintf(stderr, "the put took %lld ms\n", (long long)putting.count());
               CHECK(putting < kBound);
               other.wake();
-              const auto last = ctx.messenger->send(1, second.part(0, 8), 2, kPatience);
+              const auto last = ctx.messenger->send(1, second.part(0, 8), 2, kTimeout);
               CHECK(last.ok() || GetParam().path == messenger_options::path_t::network);
               return 0;
             }),
@@ -237,7 +237,7 @@ TEST_P(revoke, of_many_messages_to_a_stopped_peer_one_waits_for_it) {
               piece data(GetParam().is_device, kBytes);
               auto peer = pid_of_1(ctx);
               CHECK_OK(peer);
-              CHECK_OK(ctx.messenger->barrier(kPatience));
+              CHECK_OK(ctx.messenger->barrier(kTimeout));
               if (ctx.rank == 1) return raise(SIGSTOP), 0;
               stopped_peer other(*peer, kWake);
               std::vector<int> codes;
@@ -262,7 +262,7 @@ TEST(revoke_read, stops_where_the_sender_takes_its_memory_back) {
                     [](const rank_context& ctx) {
                       piece data(false, kBytes);
                       data.set(std::vector<unsigned char>(kBytes, static_cast<unsigned char>(ctx.rank + 1)));
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       if (ctx.rank == 0) {
                         CHECK(ctx.messenger->send(1, data.all(), 1, 300ms).code() == ETIMEDOUT);
                         CHECK_OK(ctx.group->barrier());
@@ -272,7 +272,7 @@ TEST(revoke_read, stops_where_the_sender_takes_its_memory_back) {
                       auto received = ctx.messenger->irecv(0, data.all(), 1);
                       while (data.get(1)[0] == 2) ctx.messenger->progress();  // it has begun, and stands still from here
                       CHECK_OK(ctx.group->barrier());
-                      CHECK(received.wait(kPatience).code() == ECANCELED);
+                      CHECK(received.wait(kTimeout).code() == ECANCELED);
                       CHECK(data.get(kBytes).back() == 2);
                       answer_until_met(ctx);
                       return 0;
@@ -300,12 +300,12 @@ TEST(revoke_slow, a_chunk_that_a_gpu_still_copies_is_waited_for) {
                   CHECK_OK(key);
                   if (ctx.rank == 1) {
                     auto put = ctx.messenger->put(*key, 0, data.all());
-                    CHECK(put.wait(kPatience).code() == ECANCELED);
+                    CHECK(put.wait(kTimeout).code() == ECANCELED);
                     answer_until_met(ctx);
                     return 0;
                   }
                   while (data.get(1)[0] == 1) ctx.messenger->progress();
-                  CHECK_OK(mine->close(kPatience));
+                  CHECK_OK(mine->close(kTimeout));
                   data.set(std::vector<unsigned char>(kBytes, kAfter));
                   answer_until_met(ctx);
                   CHECK(is_only(data.get(kBytes), kAfter));
@@ -329,13 +329,13 @@ int barriers_after_a_time_out(const rank_context& ctx) {
     if (ctx.rank == static_cast<int>(round % 3)) {
       usleep(20'000);
       for (int peer = 0; peer < 3; ++peer)
-        if (peer != ctx.rank) CHECK_OK(ctx.messenger->send(peer, word.all(), round, kPatience));
+        if (peer != ctx.rank) CHECK_OK(ctx.messenger->send(peer, word.all(), round, kTimeout));
     }
     CHECK_OK(ctx.messenger->barrier(5s));
     message_info info;
     if (ctx.rank != static_cast<int>(round % 3)) {
       CHECK(ctx.messenger->probe(static_cast<int>(round % 3), round, kWholeTag, info));
-      CHECK_OK(ctx.messenger->recv(static_cast<int>(round % 3), word.all(), round, kWholeTag, kPatience));
+      CHECK_OK(ctx.messenger->recv(static_cast<int>(round % 3), word.all(), round, kWholeTag, kTimeout));
     }
   }
   return 0;
@@ -346,10 +346,10 @@ TEST(barrier, goes_on_after_a_time_out) { EXPECT_EQ(run_job(3, gpus::none, test_
 TEST(barrier, holds_its_time_out_over_all_its_rounds) {
   EXPECT_EQ(run_job(5, gpus::none, test_options(),
                     [](const rank_context& ctx) {
-                      if (ctx.rank == 4) return usleep(4'000'000), ctx.messenger->barrier(kPatience) ? 0 : __LINE__;
+                      if (ctx.rank == 4) return usleep(4'000'000), ctx.messenger->barrier(kTimeout) ? 0 : __LINE__;
                       const auto took = time_of([&] { static_cast<void>(ctx.messenger->barrier(1s)); });
                       CHECK(took < 1900ms);  // of two rounds it would be 2 s
-                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
                       return 0;
                     }),
             0);

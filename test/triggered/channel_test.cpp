@@ -180,7 +180,7 @@ int closes_early(const rank_session& session, executor_kind kind, const std::fun
     next = session.streams->connect(1 - session.rank, 8);
   }
   CHECK_OK(next);
-  CHECK_OK((*next)->ready(kPatience));
+  CHECK_OK((*next)->ready(kTimeout));
   CHECK(!*(*next)->arrived(1));
   CHECK_OK(session.bootstrap->barrier());
   return 0;
@@ -260,7 +260,7 @@ TEST(channel_ends, what_could_not_be_made_takes_no_place_and_does_not_count) {
                     CHECK(session.streams->connect(1, 8).code() != 0 && g_refused_uuids == 2 - i);
                   auto channel_end = session.streams->connect(1 - session.rank, 8);
                   CHECK_OK(channel_end);
-                  CHECK_OK((*channel_end)->ready(kPatience));
+                  CHECK_OK((*channel_end)->ready(kTimeout));
                   CHECK_OK(session.bootstrap->barrier());
                   return 0;
                 },

@@ -11,7 +11,7 @@
 #include "base/text.hpp"
 #include "messaging/bootstrap/endpoint.hpp"
 #include "test/triggered/ends.hpp"
-#include "triggered/memory_handover.hpp"
+#include "triggered/fd_memory_server.hpp"
 
 namespace pl::triggered {
 namespace {
@@ -22,7 +22,7 @@ TEST(dma, between_two_gpus_it_works_or_says_why_not) {
                         [](const rank_session& session) {
                           auto end = session.streams->connect(1 - session.rank, 7, options_for(executor_kind::dma));
                           CHECK_OK(end);
-                          if (const auto ready = (*end)->ready(kPatience); !ready) {
+                          if (const auto ready = (*end)->ready(kTimeout); !ready) {
                             CHECK(ready.code() == ENOTSUP);
                             CHECK(ready.error().message.find("the dma executor is not available: ") != std::string::npos);
                             CHECK_OK(session.bootstrap->barrier());
@@ -88,7 +88,7 @@ TEST(dma, ends_that_ask_for_different_executors) {
                           const auto kind = session.rank == 0 ? executor_kind::dma : executor_kind::proxy;
                           auto end = session.streams->connect(1 - session.rank, 7, options_for(kind));
                           CHECK_OK(end);
-                          CHECK((*end)->ready(kPatience).code() == EINVAL);
+                          CHECK((*end)->ready(kTimeout).code() == EINVAL);
                           CHECK_OK(session.bootstrap->barrier());
                           return 0;
                         }),
@@ -145,7 +145,7 @@ TEST(dma, a_window_that_its_owner_has_freed) {
                             CHECK_OK(session.bootstrap->barrier());
                             return 0;
                           }
-                          CHECK_OK(ends.peer_channel->host_wait(1, kPatience));
+                          CHECK_OK(ends.peer_channel->host_wait(1, kTimeout));
                           CHECK_OK(session.bootstrap->barrier());
                           session.streams->withdraw(ends.mine);
                           ends.receive_buffer.free_now();
@@ -153,7 +153,7 @@ TEST(dma, a_window_that_its_owner_has_freed) {
                           const auto expected = test::random_bytes(kBytes, 8);
                           test::set_device_bytes(next.pointer(), expected);
                           CHECK_OK(session.bootstrap->barrier());
-                          CHECK_OK(ends.peer_channel->host_wait(2, kPatience));
+                          CHECK_OK(ends.peer_channel->host_wait(2, kTimeout));
                           CHECK(test::device_bytes(next.pointer(), kBytes) == expected);
                           CHECK_OK(session.bootstrap->barrier());
                           return 0;
@@ -176,7 +176,7 @@ TEST(dma, a_window_that_is_not_exposed_any_more) {
                             CHECK_OK(ends.peer_channel->signal(session.stream));  // the channel is as it was
                             CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
                           } else {
-                            CHECK_OK(ends.peer_channel->host_wait(1, kPatience));
+                            CHECK_OK(ends.peer_channel->host_wait(1, kTimeout));
                           }
                           CHECK_OK(session.bootstrap->barrier());
                           return 0;
@@ -231,25 +231,25 @@ TEST(dma, a_ring_that_the_gpu_ends_is_an_error_of_both_ends) {
 }
 
 // Memory is given to who knows the secret, and only what was asked for by its number.
-TEST(memory_handover, refuses_strangers_and_unknown_numbers) {
-  auto made = memory_handover::open([](std::uint32_t number) -> result<handed_memory> {
+TEST(fd_memory_server, refuses_strangers_and_unknown_numbers) {
+  auto made = fd_memory_server::open([](std::uint32_t number) -> result<fd_memory> {
     return failure{EINVAL, "window " + std::to_string(number) + " is no longer exposed"};
   });
   ASSERT_TRUE(made) << made.error().message;
   const auto name = (*made)->own_name();
-  const auto unknown = memory_handover::fetch(name, 12, kPatience);
+  const auto unknown = fd_memory_server::fetch(name, 12, kTimeout);
   EXPECT_EQ(unknown.code(), EINVAL);
   EXPECT_EQ(unknown.error().message, "window 12 is no longer exposed");
   auto wrong = name;
   ++wrong.secret;
-  EXPECT_EQ(memory_handover::fetch(wrong, 12, kPatience).code(), ETIMEDOUT);
-  EXPECT_EQ(memory_handover::fetch(name, 13, kPatience).error().message, "window 13 is no longer exposed");
+  EXPECT_EQ(fd_memory_server::fetch(wrong, 12, kTimeout).code(), ETIMEDOUT);
+  EXPECT_EQ(fd_memory_server::fetch(name, 13, kTimeout).error().message, "window 13 is no longer exposed");
   (*made).reset();
-  EXPECT_EQ(memory_handover::fetch(name, 12, kPatience).code(), ECONNREFUSED);
+  EXPECT_EQ(fd_memory_server::fetch(name, 12, kTimeout).code(), ECONNREFUSED);
 }
 
-TEST(memory_handover, who_connects_and_asks_nothing_holds_nobody_up) {
-  auto made = memory_handover::open([](std::uint32_t) -> result<handed_memory> { return failure{EINVAL, "known"}; });
+TEST(fd_memory_server, who_connects_and_asks_nothing_holds_nobody_up) {
+  auto made = fd_memory_server::open([](std::uint32_t) -> result<fd_memory> { return failure{EINVAL, "known"}; });
   ASSERT_TRUE(made) << made.error().message;
   const auto name = (*made)->own_name();
   const auto place =
@@ -262,7 +262,7 @@ TEST(memory_handover, who_connects_and_asks_nothing_holds_nobody_up) {
     silent.push_back(*std::move(one));
   }
   const auto began = std::chrono::steady_clock::now();
-  EXPECT_EQ(memory_handover::fetch(name, 12, std::chrono::seconds(30)).error().message, "known");
+  EXPECT_EQ(fd_memory_server::fetch(name, 12, std::chrono::seconds(30)).error().message, "known");
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
 }
 

@@ -36,7 +36,7 @@ struct two_ends {
     auto end = session.streams->connect(1 - session.rank, 7, options);
     CHECK_OK(end);
     peer_channel = std::move(end).value();
-    CHECK_OK(peer_channel->ready(kPatience));
+    CHECK_OK(peer_channel->ready(kTimeout));
     return 0;
   }
 };
@@ -83,7 +83,7 @@ inline int depth_holds_puts_back(const rank_session& session, executor_kind kind
     CHECK_OK(session.bootstrap->barrier());
     return 0;
   }
-  CHECK_OK(channel_end.host_wait(2, kPatience));
+  CHECK_OK(channel_end.host_wait(2, kTimeout));
   CHECK(channel_end.host_wait(3, 20ms).code() == ETIMEDOUT);
   CHECK_OK(session.bootstrap->barrier());
   CHECK_OK(session.bootstrap->barrier());
@@ -102,7 +102,7 @@ inline int what_was_put_outlives_the_channel(const rank_session& session, execut
   if (const int line = ends.open(session, options_for(kind))) return line;
   auto other = session.streams->connect(1 - session.rank, 8, options_for(kind));  // by which rank 1 hears of the death
   CHECK_OK(other);
-  CHECK_OK((*other)->ready(kPatience));
+  CHECK_OK((*other)->ready(kTimeout));
   constexpr std::size_t kSlice = 100;
   const auto sent = test::random_bytes(3 * kSlice, 5);
   if (session.rank == 0) {
@@ -122,7 +122,7 @@ inline int what_was_put_outlives_the_channel(const rank_session& session, execut
   CHECK_OK(session.bootstrap->barrier());
   while (dies && (*other)->state().error == 0) sched_yield();
   CHECK(*channel_end.arrived(3));
-  CHECK_OK(channel_end.host_wait(3, kPatience));
+  CHECK_OK(channel_end.host_wait(3, kTimeout));
   CHECK(channel_end.arrived(4).code() == EPIPE);
   for (std::uint64_t i = 1; i <= 3; ++i) {
     const auto number = channel_end.wait_signal(session.stream);

@@ -31,7 +31,7 @@ TEST(event_wakeup, without_a_thread_nothing_is_armed_and_the_next_time_tries_aga
                 none.reset();
                 CHECK(!target->wait(10ms));
                 CHECK_OK(wakeup.arm(stream, target));
-                CHECK(target->wait(kPatience));
+                CHECK(target->wait(kTimeout));
               }
               CHECK(cuda().cuStreamDestroy_v2(stream) == 0);
               return 0;

@@ -34,7 +34,7 @@ class stream_hosts : public testing::Test {
 };
 
 // What is between hosts can only be the proxy's: by messages, for there is no memory to share.
-int open_between_hosts(const rank_session& session, two_ends& ends, std::chrono::nanoseconds limit = kPatience) {
+int open_between_hosts(const rank_session& session, two_ends& ends, std::chrono::nanoseconds limit = kTimeout) {
   auto options = options_for(executor_kind::proxy);
   options.wait_timeout = limit;
   if (const int line = ends.open(session, options)) return line;
@@ -96,7 +96,7 @@ int exchange_by_many_channels(const rank_session& session) {
   for (unsigned i = 0; i < kChannels; ++i) {
     auto made = session.streams->connect(1 - session.rank, 100 + i, options);
     CHECK_OK(made);
-    CHECK_OK((*made)->ready(kPatience));
+    CHECK_OK((*made)->ready(kTimeout));
     all.push_back(std::move(*made));
   }
   for (std::uint64_t round = 1; round <= kRounds; ++round) {

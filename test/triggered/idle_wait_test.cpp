@@ -154,42 +154,42 @@ TEST(waiter, counting_what_is_not_armed_as_armed_loses_a_wake) {
   EXPECT_GT(explore({real_sleep, real_queue, false, true}).stuck, 0u);
 }
 
-TEST(nap_planner, naps_until_shortly_before_the_next_is_due) {
-  nap_planner planner;
+TEST(sleep_planner, naps_until_shortly_before_the_next_is_due) {
+  sleep_planner planner;
   std::uint64_t now = 1'000'000;
   planner.moved(now);
   for (int i = 0; i < 50; ++i) planner.moved(now += 100'000);
   EXPECT_EQ(planner.interval_ns(), 100'000u);
-  EXPECT_EQ(planner.nap_ns(now + 10'000), 0u);
-  EXPECT_EQ(planner.nap_ns(now + 30'000), 50'000u);  // to 80 %
-  EXPECT_EQ(planner.nap_ns(now + 90'000), 0u);
-  EXPECT_EQ(planner.nap_ns(now + 130'000), 130'000u / nap_planner::kShare);
-  EXPECT_FALSE(planner.is_still(now + nap_planner::kStillNs - 1));
-  EXPECT_TRUE(planner.is_still(now + nap_planner::kStillNs));
+  EXPECT_EQ(planner.sleep_ns(now + 10'000), 0u);
+  EXPECT_EQ(planner.sleep_ns(now + 30'000), 50'000u);  // to 80 %
+  EXPECT_EQ(planner.sleep_ns(now + 90'000), 0u);
+  EXPECT_EQ(planner.sleep_ns(now + 130'000), 130'000u / sleep_planner::kShare);
+  EXPECT_FALSE(planner.is_still(now + sleep_planner::kStillNs - 1));
+  EXPECT_TRUE(planner.is_still(now + sleep_planner::kStillNs));
 }
 
-TEST(nap_planner, a_nap_is_never_longer_than_the_bound) {
-  nap_planner planner;
+TEST(sleep_planner, a_nap_is_never_longer_than_the_bound) {
+  sleep_planner planner;
   std::uint64_t now = 1'000'000;
   planner.moved(now);
   for (int i = 0; i < 5; ++i) planner.moved(now += 50'000'000);
   for (std::uint64_t elapsed_ns = 20'000; elapsed_ns < 100'000'000; elapsed_ns += 77'777)
-    EXPECT_LE(planner.nap_ns(now + elapsed_ns), nap_planner::kMaxNapNs);
+    EXPECT_LE(planner.sleep_ns(now + elapsed_ns), sleep_planner::kMaxSleepNs);
 }
 
-TEST(nap_planner, naps_that_end_late_are_shorter_or_not_at_all) {
-  nap_planner planner;
+TEST(sleep_planner, naps_that_end_late_are_shorter_or_not_at_all) {
+  sleep_planner planner;
   std::uint64_t now = 1'000'000;
   planner.moved(now);
   for (int i = 0; i < 50; ++i) planner.moved(now += 100'000);
-  for (int i = 0; i < 50; ++i) planner.napped(50'000, 70'000);
+  for (int i = 0; i < 50; ++i) planner.slept(50'000, 70'000);
   EXPECT_NEAR(static_cast<double>(planner.lateness_ns()), 20'000, 10);
-  EXPECT_NEAR(static_cast<double>(planner.nap_ns(now + 30'000)), 30'000, 10);
-  EXPECT_EQ(planner.nap_ns(now + 60'000), 0u);
+  EXPECT_NEAR(static_cast<double>(planner.sleep_ns(now + 30'000)), 30'000, 10);
+  EXPECT_EQ(planner.sleep_ns(now + 60'000), 0u);
 }
 
-TEST(nap_planner, a_burst_is_one_movement) {
-  nap_planner planner;
+TEST(sleep_planner, a_burst_is_one_movement) {
+  sleep_planner planner;
   std::uint64_t now = 1'000'000;
   planner.moved(now);
   for (int i = 0; i < 20; ++i) planner.moved(now += 500);
@@ -200,15 +200,15 @@ TEST(nap_planner, a_burst_is_one_movement) {
 double round_trip_ns(std::uint64_t hop_ns, std::uint64_t late_ns) {
   constexpr int kRounds = 2000, kMeasured = 500;
   constexpr std::uint64_t kCheckNs = 300;  // one look of a thread that is awake
-  nap_planner planner[2];
+  sleep_planner planner[2];
   std::uint64_t arrives = 1'000'000, clocks[2] = {arrives, arrives}, begin = 0;
   for (int i = 0; i < 2 * kRounds; ++i) {
     if (i == 2 * (kRounds - kMeasured)) begin = arrives;
     auto& mine = planner[i % 2];
     auto& now = clocks[i % 2];
     while (now < arrives) {
-      const auto nap = mine.nap_ns(now);
-      if (nap != 0) mine.napped(nap, nap + late_ns);
+      const auto nap = mine.sleep_ns(now);
+      if (nap != 0) mine.slept(nap, nap + late_ns);
       now += nap != 0 ? nap + late_ns : kCheckNs;
     }
     mine.moved(now);
@@ -218,7 +218,7 @@ double round_trip_ns(std::uint64_t hop_ns, std::uint64_t late_ns) {
 }
 
 // The figure that decides about economy mode: not more than a tenth slower than awake, whatever the round takes.
-TEST(nap_planner, two_sides_that_nap_lose_at_most_a_tenth) {
+TEST(sleep_planner, two_sides_that_nap_lose_at_most_a_tenth) {
   for (const std::uint64_t hop : {8'000u, 12'000u, 20'000u, 30'000u, 60'000u, 100'000u, 300'000u, 1'000'000u})
     for (const std::uint64_t late : {1'000u, 10'000u, 60'000u}) {
       const double taken = round_trip_ns(hop, late), awake = 2 * (static_cast<double>(hop) + 300);

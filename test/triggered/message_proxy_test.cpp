@@ -61,7 +61,7 @@ struct bare_end {
     core.reset();
   }
   bool wait_for(const std::function<bool()>& is_there) const {
-    const auto end = std::chrono::steady_clock::now() + kPatience;
+    const auto end = std::chrono::steady_clock::now() + kTimeout;
     while (!is_there() && std::chrono::steady_clock::now() < end) sched_yield();
     return is_there();
   }
@@ -118,7 +118,7 @@ TEST(message_proxy, small_puts_wait_for_nothing_and_the_ring_has_an_end) {
                 std::vector<std::byte> taken(kSlotBytes);
                 for (std::uint64_t i = 1; i < message_proxy::kPuts; ++i)
                   CHECK_OK(end.messages->recv(0, host_buffer(taken.data(), taken.size()),
-                                              tag_of(message_kind::data, kChannel), messaging::kWholeTag, kPatience));
+                                              tag_of(message_kind::data, kChannel), messaging::kWholeTag, kTimeout));
               }
               return 0;
             }),
@@ -147,9 +147,9 @@ struct piece_messages {
     std::memcpy(last.data(), data.data() + 2 * kPartBytes, kPartBytes);
     std::memcpy(last.data() + kPartBytes, &tail, sizeof tail);
     const auto tag = tag_of(message_kind::data, kChannel);
-    if (auto sent = messages.send(0, host_buffer(first.data(), first.size()), tag, kPatience); !sent) return sent;
-    if (auto sent = messages.send(0, host_buffer(data.data() + kPartBytes, kPartBytes), tag, kPatience); !sent) return sent;
-    return messages.send(0, host_buffer(last.data(), last_bytes), tag, kPatience);
+    if (auto sent = messages.send(0, host_buffer(first.data(), first.size()), tag, kTimeout); !sent) return sent;
+    if (auto sent = messages.send(0, host_buffer(data.data() + kPartBytes, kPartBytes), tag, kTimeout); !sent) return sent;
+    return messages.send(0, host_buffer(last.data(), last_bytes), tag, kTimeout);
   }
 };
 
@@ -211,7 +211,7 @@ int mix_sizes(bare_end& end, int rank) {
     std::vector<unsigned char> message(kHeadBytes + data.size());
     std::memcpy(message.data(), &head, sizeof head);
     std::copy(data.begin(), data.end(), message.begin() + kHeadBytes);
-    CHECK_OK(end.messages->send(0, host_buffer(message.data(), message.size()), tag, kPatience));
+    CHECK_OK(end.messages->send(0, host_buffer(message.data(), message.size()), tag, kTimeout));
   }
   if (rank == 0) {
     CHECK(end.windows->engine() != nullptr);

@@ -121,7 +121,7 @@ int many_small(const rank_session& session) {
     }
   } else {
     for (std::uint64_t i = 1; i <= kCount; ++i) {
-      CHECK_OK(ends.peer_channel->host_wait(i, kPatience));
+      CHECK_OK(ends.peer_channel->host_wait(i, kTimeout));
       const auto received = test::device_bytes(ends.receive_buffer.pointer(), i);
       CHECK(std::equal(received.begin(), received.end(), pattern.begin()));
     }
@@ -424,7 +424,7 @@ TEST(proxy, economy_sleeps_and_is_woken_by_the_gpu) {
                                                                      ends.send_buffer.pointer(), 8));
                             else CHECK_OK(ends.peer_channel->wait_signal(session.stream));
                             if (const int line = synchronize(session)) return line;
-                            if (session.rank == 1) CHECK_OK(ends.peer_channel->host_wait(i, kPatience));
+                            if (session.rank == 1) CHECK_OK(ends.peer_channel->host_wait(i, kTimeout));
                             CHECK_OK(session.bootstrap->barrier());
                           }
                           CHECK(count_of(session.streams->diag(), "wake-ups") > 0);
@@ -432,7 +432,7 @@ TEST(proxy, economy_sleeps_and_is_woken_by_the_gpu) {
                           if (session.rank == 0)
                             CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0,
                                                                    ends.send_buffer.pointer(), kLargeBytes));
-                          else CHECK_OK(ends.peer_channel->host_wait(21, kPatience));
+                          else CHECK_OK(ends.peer_channel->host_wait(21, kTimeout));
                           CHECK(session.streams->diag().find("performance mode") != std::string::npos);
                           CHECK_OK(session.bootstrap->barrier());
                           return 0;

@@ -16,7 +16,7 @@
 namespace pl::triggered {
 namespace {
 
-using messaging::kPatience;
+using messaging::kTimeout;
 using namespace std::chrono_literals;
 
 constexpr std::size_t kBytes = 256 << 10;

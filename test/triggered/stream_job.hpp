@@ -10,7 +10,7 @@
 namespace pl::triggered {
 
 using messaging::gpus;
-using messaging::kPatience;
+using messaging::kTimeout;
 using namespace std::chrono_literals;
 
 struct rank_session {

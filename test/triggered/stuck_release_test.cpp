@@ -92,7 +92,7 @@ TEST_F(unmapped, without_such_a_stream_there_are_no_time_outs) {
                   CHECK(!session.streams->query().can_release);
                   auto end = session.streams->connect(1 - session.rank, 3);
                   CHECK_OK(end);
-                  const auto refused = (*end)->ready(kPatience);
+                  const auto refused = (*end)->ready(kTimeout);
                   CHECK(refused.code() == ENOTSUP);
                   CHECK(refused.error().message.find("set wait_timeout to 0") != std::string::npos);
                   CHECK_OK(session.bootstrap->barrier());

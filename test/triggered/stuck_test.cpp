@@ -295,13 +295,13 @@ TEST(stuck, case_10_a_forked_child_has_no_context) {
                 alarm(20);
                 auto& channel_end = *ends.peer_channel;
                 const bool is_refused =
-                    channel_end.ready(kPatience).code() == EACCES && channel_end.signal(session.stream).code() == EACCES &&
+                    channel_end.ready(kTimeout).code() == EACCES && channel_end.signal(session.stream).code() == EACCES &&
                     channel_end.wait_signal(session.stream).code() == EACCES &&
                     channel_end.wait_signal(session.stream, 1).code() == EACCES &&
                     channel_end.put_signal(session.stream, ends.peer_window, 0, ends.send_buffer.pointer(), 1).code() ==
                         EACCES &&
                     channel_end.release(session.stream, 1).code() == EACCES && channel_end.arrived(1).code() == EACCES &&
-                    channel_end.host_wait(1, kPatience).code() == EACCES && channel_end.state().error == EACCES &&
+                    channel_end.host_wait(1, kTimeout).code() == EACCES && channel_end.state().error == EACCES &&
                     channel_end.diag().find("fork()") != std::string::npos &&
                     session.streams->expose(ends.receive_buffer.pointer(), 64).code() == EACCES &&
                     session.streams->import(*key).code() == EACCES &&

@@ -102,7 +102,7 @@ TEST(litmus, a_flag_without_its_data_is_found_out) {
                 [](const rank_session& session) -> int {
                   auto end = session.streams->connect(1 - session.rank, 7);
                   CHECK_OK(end);
-                  const auto refused = (*end)->ready(kPatience);
+                  const auto refused = (*end)->ready(kTimeout);
                   CHECK(refused.code() == ENOTSUP);
                   CHECK(refused.error().message.find("direct: the flag arrives before the data") != std::string::npos);
                   CHECK_OK(session.bootstrap->barrier());

@@ -21,7 +21,7 @@ constexpr std::uint64_t kMappedBytes = 1u << 20;
 constexpr std::uint64_t kBarLineBytes = 128;
 constexpr std::uint64_t kMaxBarAccesses = 100'000'000;
 constexpr unsigned kWarmUp = 100;
-constexpr std::uint64_t kPeerPatienceNs = 2'000'000'000;  // of either side for the other
+constexpr std::uint64_t kPeerTimeoutNs = 2'000'000'000;  // of either side for the other
 constexpr unsigned kFlagSlot = 1'000'002, kAnswerSlot = 1'000'003;
 
 // Device memory of the pool as the CPU reaches it.
@@ -108,8 +108,8 @@ class echo {
   status start(cu::function_t kernel, std::uint64_t answer, std::uint64_t rounds) {
     if (auto opened = stream_.open(); !opened) return opened;
     std::uint64_t flag = flag_.device();
-    std::uint64_t patience_ns = kPeerPatienceNs;
-    std::array<void*, 4> parameters{&flag, &answer, &rounds, &patience_ns};
+    std::uint64_t time_limit_ns = kPeerTimeoutNs;
+    std::array<void*, 4> parameters{&flag, &answer, &rounds, &time_limit_ns};
     const auto rc = gpus_.cuda().cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream_.get(), parameters.data(), nullptr);
     if (auto launched = gpus_.check(rc, format("GPU %d: launch of the echo kernel", gpu_)); !launched) return launched;
     is_running_ = true;
@@ -141,7 +141,7 @@ class echo {
     for (unsigned spins = 0; spins < kSpins; ++spins)
       if (__atomic_load_n(answer_, __ATOMIC_ACQUIRE) == value) return true;
     const std::uint64_t begin_ns = monotonic_ns();
-    while (monotonic_ns() - begin_ns < kPeerPatienceNs) {
+    while (monotonic_ns() - begin_ns < kPeerTimeoutNs) {
       if (__atomic_load_n(answer_, __ATOMIC_ACQUIRE) == value) return true;
       sched_yield();
     }

@@ -18,8 +18,8 @@
 namespace pl::bandwidth {
 namespace {
 
-constexpr std::uint64_t kMapCapacityBytes = 16ull << 30;    // BAR1 itself is the limit
-constexpr std::uint64_t kEnginePatienceNs = 2'000'000'000;  // a launch takes 10 us; only a full GPU takes long
+constexpr std::uint64_t kMapCapacityBytes = 16ull << 30;   // BAR1 itself is the limit
+constexpr std::uint64_t kEngineTimeoutNs = 2'000'000'000;  // a launch takes 10 us; only a full GPU takes long
 constexpr unsigned kMaxTeamWidth = 64;
 
 failure stopped() { return failure{ECANCELED, "stopped: another transfer failed or took too long"}; }
@@ -109,7 +109,7 @@ class kernel_copier final : public cpu_copier {
       if (done || done.code() != EAGAIN) return done;
       ++retries_;
       if (refused_ns == 0) refused_ns = monotonic_ns();
-      if (monotonic_ns() - refused_ns > kEnginePatienceNs)
+      if (monotonic_ns() - refused_ns > kEngineTimeoutNs)
         return failure{ETIMEDOUT, "the GPU engine took no copy for 2 s: the GPU is full; end other programs on it"};
       sched_yield();
     }

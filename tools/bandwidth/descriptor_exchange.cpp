@@ -18,7 +18,7 @@
 namespace pl::bandwidth {
 namespace {
 
-constexpr std::uint64_t kPatienceNs = 20'000'000'000;  // the other ranks are at the same step, which all have agreed on
+constexpr std::uint64_t kTimeoutNs = 20'000'000'000;  // the other ranks are at the same step, which all have agreed on
 constexpr unsigned kConnectMs = 5000;
 
 struct greeting {
@@ -55,7 +55,7 @@ int take_over(int socket, std::uint64_t key, unique_fd& out) {
 status collect(int listener, std::uint64_t key, std::vector<unique_fd>& all, std::size_t expected) {
   const std::uint64_t begin = monotonic_ns();
   while (expected > 0) {
-    if (monotonic_ns() - begin > kPatienceNs) return failure{ETIMEDOUT, "file descriptors of other ranks did not arrive"};
+    if (monotonic_ns() - begin > kTimeoutNs) return failure{ETIMEDOUT, "file descriptors of other ranks did not arrive"};
     pollfd waiting{listener, POLLIN, 0};
     if (poll(&waiting, 1, 1000) <= 0) continue;
     const unique_fd socket(real_device_io(), accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));

@@ -70,7 +70,7 @@ std::string folder_of_modules(const char* module) {
 }
 
 // Python takes a closed descriptor for closed, but not what stands in for one here (standard_descriptors.hpp).
-void close_stand_ins() noexcept {
+void close_placeholders() noexcept {
   for (const int place : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     const int flags = fcntl(place, F_GETFL);
     if (flags >= 0 && (flags & O_PATH) != 0) close(place);
@@ -92,7 +92,7 @@ void close_stand_ins() noexcept {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  close_stand_ins();
+  close_placeholders();
   execvp("python3", argv.data());
   throw tool_failure(format("python3 cannot be started (%s); this command is written in Python 3.10", std::strerror(errno)));
 }

@@ -14,7 +14,7 @@ constexpr std::uint64_t kMiB = 1ull << 20;
 constexpr std::uint64_t kMinMemlock = 64 * kMiB;
 // A container's default is 64 MiB, with which the shared-memory transports of MPI, UCX and NCCL end with SIGBUS.
 constexpr std::uint64_t kMinShm = 1024 * kMiB;
-constexpr std::uint64_t kHopelessShm = 64 * kMiB;
+constexpr std::uint64_t kUnusableShm = 64 * kMiB;
 
 void check_memlock(const machine& all, std::vector<finding>& out) {
   const auto limit = all.host.memlock_bytes;
@@ -35,7 +35,7 @@ void check_shm(const machine& all, std::vector<finding>& out) {
   if (!bytes) return;
   if (*bytes >= kMinShm)
     return add_finding(out, severity::ok, "/dev/shm", format("%llu MiB", static_cast<unsigned long long>(*bytes / kMiB)));
-  add_finding(out, *bytes <= kHopelessShm ? severity::blocker : severity::note, "/dev/shm",
+  add_finding(out, *bytes <= kUnusableShm ? severity::blocker : severity::note, "/dev/shm",
               format("%llu MiB is little for the shared-memory transports of MPI, UCX and NCCL",
                      static_cast<unsigned long long>(*bytes / kMiB)),
               "mount -o remount,size=8G /dev/shm as root; for a container --shm-size=8g or --ipc=host");

@@ -21,7 +21,7 @@ namespace pl::p2p {
 namespace {
 
 constexpr std::size_t kWordsBytes = 2000;
-constexpr std::chrono::seconds kPatience{120};  // a GPU's first context on a busy machine takes a while
+constexpr std::chrono::seconds kTimeout{120};  // a GPU's first context on a busy machine takes a while
 
 }  // namespace
 
@@ -52,7 +52,7 @@ fork_world::fork_world(int size) : ways_(tools::must(messaging::fork_bootstrap::
 
 fork_world::~fork_world() { munmap(shared_, sizeof(shared)); }
 
-std::unique_ptr<messaging::bootstrap> fork_world::join(int rank) { return ways_.take(rank, kPatience); }
+std::unique_ptr<messaging::bootstrap> fork_world::join(int rank) { return ways_.take(rank, kTimeout); }
 
 void fork_world::fail(int rank, const std::string& words) {
   int nobody = -1;

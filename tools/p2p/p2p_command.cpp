@@ -110,8 +110,8 @@ std::unique_ptr<transport> open_arm(arm kind, const settings& asked, const tools
   return mpi;
 }
 
-void open_arms(std::vector<contender>& arms, const settings& asked, const tools::gpu_session* gpu,
-               messaging::bootstrap& group) {
+void rejoin_scope(std::vector<contender>& arms, const settings& asked, const tools::gpu_session* gpu,
+                  messaging::bootstrap& group) {
   for (const arm kind : asked.arms) {
     auto opened = open_arm(kind, asked, gpu, group);
     if (opened->size() != group.size())
@@ -179,7 +179,7 @@ int live(const settings& asked, const tools::invocation& call, const rank_place&
   std::vector<contender> arms;
   try {
     const std::string places = asked.show_plan ? places_of_all(*group, cpus) : "";
-    open_arms(arms, asked, gpu.get(), *group);
+    rejoin_scope(arms, asked, gpu.get(), *group);
     if (report) describe(*report, asked, position, gpu.get(), cpus);
     if (report && asked.show_plan) show_plan(places, arms);
     const int code = run_benchmark(asked, arms, memory, call.program, report ? &report->file() : nullptr);
@@ -191,10 +191,10 @@ int live(const settings& asked, const tools::invocation& call, const rank_place&
   }
 }
 
-constexpr unsigned kPatienceS = 120;  // a GPU's first context on a busy machine takes a while
+constexpr unsigned kTimeoutS = 120;  // a GPU's first context on a busy machine takes a while
 
 std::unique_ptr<messaging::bootstrap> meet(messaging::bootstrap_options options) {
-  options.timeout_s = kPatienceS;
+  options.timeout_s = kTimeoutS;
   options.report = [](const std::string& line) { std::fprintf(stderr, "p2p: %s\n", line.c_str()); };
   return tools::must(messaging::open_bootstrap(options));
 }

@@ -126,7 +126,7 @@ bool store_client_soak::read_all(const atomic_batch& group, std::size_t& done) {
 
 // Before anything else changes their keys, so as soon as the store answers again. It may still be carrying a batch out: keys
 // that were read before and after that pass like a part of it once, and not twice.
-void store_client_soak::look_at_unknown_batches() {
+void store_client_soak::check_unknown_batches() {
   constexpr unsigned kMaxTries = 100;
   std::erase_if(unknown_batches_, [&](atomic_batch& group) {
     std::size_t done = 0;

@@ -155,7 +155,7 @@ void store_client_soak::work() {
       pause_ms(run_, 20);
       continue;
     }
-    look_at_unknown_batches();
+    check_unknown_batches();
     if (!unknown_batches_.empty()) {
       pause_ms(run_, 10);
       continue;

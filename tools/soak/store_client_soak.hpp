@@ -69,7 +69,7 @@ class store_client_soak {
   void get_batch();
   void erase_batch();
   void erase_prefix();
-  void look_at_unknown_batches();
+  void check_unknown_batches();
   bool read_all(const atomic_batch& group, std::size_t& done);
   void check_atomic_batches();
   static std::optional<state_number> state_shown(const key& one, const store_client::reply& answer,

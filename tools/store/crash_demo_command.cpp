@@ -60,13 +60,13 @@ class crash_demo {
                      {"put_gb_per_s", bytes / put_ns},
                      {"get_gb_per_s", bytes / get_ns},
                      {"restart_ns", restart_ns},
-                     {"puts_under_way_when_killed", kUnderWay},
+                     {"puts_under_way_when_killed", kInFlight},
                      {"mismatched_bytes", 0}});
     std::printf("verified: all %zu bytes of the value that was put before the kill\n", pattern_.size());
   }
 
  private:
-  static constexpr int kUnderWay = 8;
+  static constexpr int kInFlight = 8;
 
   template <class Step>
   static double timed(const Step& step) {
@@ -77,7 +77,7 @@ class crash_demo {
 
   void start() {
     // Room for the value, for those in progress, and for a new version in addition to an old one.
-    const std::uint64_t arena = std::max<std::uint64_t>(64u << 20, (kUnderWay + 4) * options_.bytes);
+    const std::uint64_t arena = std::max<std::uint64_t>(64u << 20, (kInFlight + 4) * options_.bytes);
     server_.reset();
     server_.emplace(folder_.path(), std::vector<std::string>{"--arena", std::to_string(arena), "--chunk", "16777216"});
     reach_options target;
@@ -105,21 +105,21 @@ class crash_demo {
   // server.
   double kill_and_restart() {
     const auto memory = tools::must(store_->classify(source_.get(), options_.bytes));
-    std::vector<store_client::operation_ptr> under_way;
-    for (int i = 0; i < kUnderWay; ++i)
-      under_way.push_back(store_->make_put(pool_, format("other-%d", i), memory, durable()));
-    for (const auto& one : under_way) store_->start(one);
+    std::vector<store_client::operation_ptr> in_flight;
+    for (int i = 0; i < kInFlight; ++i)
+      in_flight.push_back(store_->make_put(pool_, format("other-%d", i), memory, durable()));
+    for (const auto& one : in_flight) store_->start(one);
     const pid_t process = server_->kill_hard();
     std::printf("server (pid %d) killed by SIGKILL with %d further puts in progress\n", static_cast<int>(process),
-                kUnderWay);
+                kInFlight);
     const auto earlier = std::move(store_);
     const double ns = timed([&] { start(); });
     std::printf("new server on the same folder: answers after %s\n", format_duration_ns(ns).c_str());
-    for (const auto& one : under_way) {
+    for (const auto& one : in_flight) {
       earlier->wait(one);
       must(one->got);
     }
-    std::printf("the %d puts in progress: finished by the new server\n", kUnderWay);
+    std::printf("the %d puts in progress: finished by the new server\n", kInFlight);
     return ns;
   }
 

@@ -30,7 +30,7 @@ struct demo_options {
   reach_options target;
   std::string server, level = "volatile", device, pool = "gpuPool";
   std::uint64_t bytes = 128u << 20;
-  std::int64_t rounds = 10, values = 1, patience_s = 30, debug = 0;
+  std::int64_t rounds = 10, values = 1, timeout_s = 30, debug = 0;
   std::uint64_t all_bytes() const { return bytes * static_cast<std::uint64_t>(values); }
 };
 
@@ -243,7 +243,7 @@ int run_gpu_direct_demo(const tools::invocation& call) {
   parser.text("--server", "SOCKET|HOST:PORT", options.server,
               "The store: path of its socket or HOST:PORT [start a temporary server]");
   parser.integer("--debug", options.debug, 0, 3, "Accepted as in MCAS; without effect");
-  parser.integer("--patience", "SECONDS", options.patience_s, 1, 3600, "Timeout of one operation");
+  parser.integer("--patience", "SECONDS", options.timeout_s, 1, 3600, "Timeout of one operation");
   parser.text("--device", "NAME", options.device,
               "Accepted as in MCAS; without effect: copies on one host need no network device");
   parser.size("--size", options.bytes, "Size of the buffer");
@@ -258,7 +258,7 @@ int run_gpu_direct_demo(const tools::invocation& call) {
   if (const auto code = parser.parse()) return *code;
   if (!options.server.empty())
     (options.server.find('/') != std::string::npos ? options.target.socket : options.target.connect) = options.server;
-  options.target.timeout_ms = options.patience_s * 1000;
+  options.target.timeout_ms = options.timeout_s * 1000;
   std::optional<own_server> own;
   if (options.target.socket.empty() && options.target.connect.empty() && nobody_serves(options.target.data)) {
     // Room for two values, and for the new version of one while the old one is still there.

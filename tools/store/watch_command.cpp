@@ -78,9 +78,9 @@ int run_watch(const tools::invocation& call) {
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   std::fprintf(stderr, "watching %s/%s\n", printable(pool_name).c_str(), printable(key.empty() ? prefix : key).c_str());
-  constexpr auto kLook = std::chrono::milliseconds(200);  // for a signal
+  constexpr auto kPollPeriod = std::chrono::milliseconds(200);  // for a signal
   for (std::int64_t printed = 0; !g_watch_ends;) {
-    const auto events = watch->next(store_client::clock::now() + kLook);
+    const auto events = watch->next(store_client::clock::now() + kPollPeriod);
     // A server that starts again comes back; until then there is nothing to say.
     if (!events && events.code() == ECONNRESET) continue;
     for (const watch_event& one : tools::must(events)) {

@@ -15,12 +15,12 @@
 #include "tools/common/tool.hpp"
 #include "tools/triggered/batch_events.hpp"
 #include "tools/triggered/kernels/halo_exchange.h"
-#include "triggered/memory_handover.hpp"
+#include "triggered/fd_memory_server.hpp"
 
 namespace pl::async {
 namespace {
 
-constexpr std::chrono::seconds kHaloPatience{30};
+constexpr std::chrono::seconds kHaloTimeout{30};
 constexpr std::uint64_t kWordsBytes = 4096, kErrorsOffset = 2048;
 constexpr std::uint32_t kField = 0, kWords = 1;  // what a rank hands over
 
@@ -79,23 +79,23 @@ class device_halo final : public halo_way {
     device::session_options wanted;
     wanted.device_ordinal = session_.gpu().ordinal();
     wanted.backend = device::ring_backend::channels;
-    wanted.ring.timeout_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(kHaloPatience).count());
+    wanted.ring.timeout_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(kHaloTimeout).count());
     rings_ = tools::must(device::session::open(session_.cuda(), wanted));
     post_.ring = rings_->ring(0).handle();
     post_.edges = tools::must(rings_->add_window(session_.send_buffer(), session_.window_bytes()));
     post_.words = tools::must(rings_->add_window(words_.get(), kWordsBytes));
   }
 
-  result<triggered::handed_memory> hand_over(std::uint32_t number) const {
+  result<triggered::fd_memory> hand_over(std::uint32_t number) const {
     const address_range memory = number == kWords ? address_range{words_.get(), kWordsBytes}
                                                   : address_range{session_.receive_buffer(), session_.window_bytes()};
     auto shared = rings_->share(memory);
     if (!shared) return shared.error();
-    return triggered::handed_memory{std::move(shared->region), shared->offset, memory.size_bytes};
+    return triggered::fd_memory{std::move(shared->region), shared->offset, memory.size_bytes};
   }
 
-  peerlane_device_window fetch(const triggered::memory_handover::name& owner, std::uint32_t number) {
-    auto memory = tools::must(triggered::memory_handover::fetch(owner, number, kHaloPatience));
+  peerlane_device_window fetch(const triggered::fd_memory_server::name& owner, std::uint32_t number) {
+    auto memory = tools::must(triggered::fd_memory_server::fetch(owner, number, kHaloTimeout));
     auto window = tools::must(rings_->add_shared(memory.region));
     window.dma += memory.offset;
     window.size_bytes = memory.bytes;
@@ -104,12 +104,14 @@ class device_halo final : public halo_way {
 
   // Every rank gives its windows to its neighbours, and none continues before all have them.
   void meet(const block_place& place) {
-    handover_ = tools::must(triggered::memory_handover::open([this](std::uint32_t number) { return hand_over(number); }));
-    const auto names = tools::must(session_.bootstrap().all_gather(std::as_bytes(std::span(&handover_->own_name(), 1))));
+    memory_server_ =
+        tools::must(triggered::fd_memory_server::open([this](std::uint32_t number) { return hand_over(number); }));
+    const auto names =
+        tools::must(session_.bootstrap().all_gather(std::as_bytes(std::span(&memory_server_->own_name(), 1))));
     for (int i = 0; i < kSides; ++i) {
       const int peer = place.neighbour(static_cast<side>(i));
       if (peer < 0) continue;
-      triggered::memory_handover::name owner;
+      triggered::fd_memory_server::name owner;
       std::memcpy(&owner, names[static_cast<std::size_t>(peer)].data(), sizeof owner);
       post_.neighbours[i] = {fetch(owner, kField), fetch(owner, kWords)};
     }
@@ -120,7 +122,7 @@ class device_halo final : public halo_way {
   tools::device_memory words_;
   batch_events batches_;
   std::unique_ptr<device::session> rings_;
-  std::unique_ptr<triggered::memory_handover> handover_;  // ends first: its thread uses the others
+  std::unique_ptr<triggered::fd_memory_server> memory_server_;  // ends first: its thread uses the others
   cu::module_t module_ = nullptr;
   cu::function_t kernel_ = nullptr;
   halo_post post_{};

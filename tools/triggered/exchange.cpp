@@ -21,7 +21,7 @@ namespace pl::async {
 namespace {
 
 constexpr std::uint64_t kTag = 0xa511c;
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kTimeout{30};
 
 // The CPU acts between every two steps: it waits for the message, launches, waits for the kernel, sends.
 class normal_exchange final : public exchange {
@@ -82,12 +82,12 @@ class hostfn_exchange final : public exchange {
   static void send_now(void* self) {
     auto& owner = *static_cast<hostfn_exchange*>(self);
     owner.note(owner.messages_.send(1 - owner.session_.rank(), messaging::host_buffer(owner.sent_.data(), owner.bytes_),
-                                    kTag, kPatience));
+                                    kTag, kTimeout));
   }
   static void receive_now(void* self) {
     auto& owner = *static_cast<hostfn_exchange*>(self);
     const auto target = messaging::host_buffer(owner.received_.data(), owner.bytes_);
-    const auto got = owner.messages_.recv(1 - owner.session_.rank(), target, kTag, messaging::kWholeTag, kPatience);
+    const auto got = owner.messages_.recv(1 - owner.session_.rank(), target, kTag, messaging::kWholeTag, kTimeout);
     owner.note(got ? status() : status(got.error()));
   }
   void note(const status& outcome) {

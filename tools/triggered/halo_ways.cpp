@@ -28,17 +28,17 @@ class normal_halo final : public halo_way {
   }
   void exchange(const halo& edges) override {
     session_.synchronize();
-    std::vector<messaging::request> under_way;
+    std::vector<messaging::request> in_flight;
     for (int i = 0; i < kSides; ++i) {
       const auto direction = static_cast<side>(i);
       const int peer = place_.neighbour(direction);
       if (peer < 0) continue;
-      under_way.push_back(messages_.irecv(
+      in_flight.push_back(messages_.irecv(
           peer, messaging::device_buffer(session_.receive_buffer() + edges.offset(direction), edges.bytes), kHaloTag));
-      under_way.push_back(messages_.isend(
+      in_flight.push_back(messages_.isend(
           peer, messaging::device_buffer(session_.send_buffer() + edges.offset(direction), edges.bytes), kHaloTag));
     }
-    for (auto& one : under_way) tools::must(one.wait());
+    for (auto& one : in_flight) tools::must(one.wait());
   }
   void finish() override { session_.synchronize(); }
 

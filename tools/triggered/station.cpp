@@ -17,7 +17,7 @@
 namespace pl::async {
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kTimeout{60};
 constexpr std::uint64_t kCloseNs = 2'000'000'000;
 constexpr unsigned kThreads = 256;
 constexpr std::uint64_t kMaxBlocks = 128;
@@ -78,7 +78,7 @@ result<std::unique_ptr<triggered::channel>> station::try_connect(int peer, std::
     made = context_->connect(peer, id, options);
   }
   if (!made) return made;
-  if (auto ready = (*made)->ready(kPatience); !ready) return ready.error();
+  if (auto ready = (*made)->ready(kTimeout); !ready) return ready.error();
   return made;
 }
 

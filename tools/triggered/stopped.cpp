@@ -128,7 +128,7 @@ int stopped_watcher::stop_and_check(const pid_t* ranks) {
   const auto ticks = ticks_of(ranks);
   const auto begin = monotonic_ns();
   board_->gate.store(1);
-  const bool is_done = wait_until(static_cast<std::uint64_t>(plan_.patience_ms) * 1'000'000, are_done);
+  const bool is_done = wait_until(static_cast<std::uint64_t>(plan_.timeout_ms) * 1'000'000, are_done);
   board_->exchange_ns = monotonic_ns() - begin;
   board_->cpu_ticks = ticks_of(ranks) - ticks;
   if (!is_stopped(ranks[0]) || !is_stopped(ranks[1])) return stopped_board::not_stopped;

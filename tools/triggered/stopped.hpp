@@ -17,7 +17,7 @@ namespace pl::async {
 struct stopped_plan {
   int iterations = 200;  // round trips; a launch queue holds some 1024 operations, and a rank queues 3 an iteration
   std::size_t bytes = 128;
-  int patience_ms = 2000;  // how long the ranks stay stopped if the exchange does not end
+  int timeout_ms = 2000;  // how long the ranks stay stopped if the exchange does not end
 };
 
 // In memory that the launching process and the ranks share; the GPUs reach the first two words of it.

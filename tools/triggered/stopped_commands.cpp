@@ -10,7 +10,7 @@ namespace pl::async {
 int run_stopped_command(const tools::invocation& call) {
   stopped_plan plan;
   rank_plan ranks;
-  std::int64_t iterations = plan.iterations, patience = plan.patience_ms;
+  std::int64_t iterations = plan.iterations, patience = plan.timeout_ms;
   std::uint64_t bytes = plan.bytes;
   tools::command_parser parser(call, "Shows an exchange that continues while both of its processes are stopped.");
   parser.integer("-i,--iterations", iterations, 1, 300, "round trips, all queued before the processes are stopped");
@@ -21,7 +21,7 @@ int run_stopped_command(const tools::invocation& call) {
   if (const auto code = parser.parse()) return *code;
   if (bytes == 0 || bytes % 8 != 0 || bytes > (1u << 20)) throw tools::tool_failure("--size: a multiple of 8, 1M at most");
   plan.iterations = static_cast<int>(iterations);
-  plan.patience_ms = static_cast<int>(patience);
+  plan.timeout_ms = static_cast<int>(patience);
   plan.bytes = bytes;
   ranks.window_bytes = bytes;
   stopped_watcher watcher(plan);

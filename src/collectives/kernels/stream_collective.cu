@@ -21,7 +21,7 @@ using namespace pl::collectives;
 
 namespace {
 
-constexpr unsigned kPollsBetweenLooks = 4096;
+constexpr unsigned kPollsBetweenChecks = 4096;
 constexpr std::uint64_t kTimedOut = 110;  // ETIMEDOUT
 
 PL_DEVICE std::uint64_t least(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
@@ -46,7 +46,7 @@ PL_DEVICE bool must_stop(const stream_job& job, std::uint64_t& begin_ns) {
 PL_DEVICE bool wait_for(const stream_job& job, std::uint64_t word, std::uint64_t value) {
   std::uint64_t begin_ns = 0;
   for (unsigned polls = 1; load_acquire<std::uint64_t>(word) < value; ++polls)
-    if (polls % kPollsBetweenLooks == 0 && must_stop(job, begin_ns)) return false;
+    if (polls % kPollsBetweenChecks == 0 && must_stop(job, begin_ns)) return false;
   return true;
 }
 
@@ -90,7 +90,7 @@ struct small_launch {
       const vec16 found = load_vec16(address);
       if (found.high == mark) return word = found.low, true;
       let_others_run();
-      if (polls % kPollsBetweenLooks == 0 && must_stop(job, begin_ns)) return false;
+      if (polls % kPollsBetweenChecks == 0 && must_stop(job, begin_ns)) return false;
     }
   }
   // By all threads.

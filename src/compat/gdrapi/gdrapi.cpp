@@ -10,7 +10,7 @@
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
-#include "capi/errno_keeper.hpp"
+#include "capi/errno_guard.hpp"
 #include "compat/gdrapi/gdrapi_planner.hpp"
 #include "map/registry.hpp"
 
@@ -30,7 +30,7 @@ constexpr const char* kNullOutput = "an output pointer is null";
 constexpr const char* kNoMemory = "memory is exhausted: nothing was changed";
 
 int pin(gdr_t g, unsigned long addr, size_t size, bool force_pcie, gdr_mh_t* handle) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard keeper;
   if (handle == nullptr) return fail(EINVAL, kNullOutput);
   handle->h = 0;
   if (const int code = pl::check_session(session_of(g))) return fail(code, "the gdr_t is not open in this process");
@@ -81,7 +81,7 @@ int check_pair(gdr_t g, gdr_mh_t handle) {
 #define PL_EXPORT extern "C" __attribute__((visibility("default")))
 
 PL_EXPORT gdr_t gdr_open(void) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard keeper;
   auto opened = pl::open_session({&pl::default_device_io(), nullptr}, pl::env_read("PEERLANE_BACKEND").text);
   if (!opened) {
     fail(opened.error());
@@ -94,7 +94,7 @@ PL_EXPORT gdr_t gdr_open(void) try {
 }
 
 PL_EXPORT int gdr_close(gdr_t g) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard keeper;
   return report(pl::close_session(session_of(g)));
 } catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
 
@@ -107,12 +107,12 @@ PL_EXPORT int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32
 }
 
 PL_EXPORT int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard keeper;
   return report(pl::unpin_region(session_of(g), region_of(handle)));
 } catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
 
 PL_EXPORT int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int* flag) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard keeper;
   if (flag == nullptr) return fail(EINVAL, kNullOutput);
   auto revoked = pl::region_revoked(session_of(g), region_of(handle));
   if (!revoked) return fail(revoked.error());
@@ -142,7 +142,7 @@ PL_EXPORT int gdr_get_info_v2(gdr_t g, gdr_mh_t handle, gdr_info_v2_t* info) {
 }
 
 PL_EXPORT int gdr_map_v2(gdr_t g, gdr_mh_t handle, void** va, size_t size, int flags) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard keeper;
   if (va == nullptr) return fail(EINVAL, kNullOutput);
   if (flags < GDR_MAP_FLAG_DEFAULT || flags > GDR_MAP_FLAG_REQ_DEVICE_MAPPING)
     return fail(EINVAL, "map flags must be 0 (default), 1 (write-combining), 2 (caching) or 3 (device)");
@@ -162,7 +162,7 @@ PL_EXPORT int gdr_map(gdr_t g, gdr_mh_t handle, void** va, size_t size) {
 }
 
 PL_EXPORT int gdr_unmap(gdr_t g, gdr_mh_t handle, void* va, size_t size) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard keeper;
   if (const int code = check_pair(g, handle)) return code;
   const pl::region* region = region_of(handle);
   if (region->state.load(std::memory_order_acquire) == pl::region_state::mapped) {

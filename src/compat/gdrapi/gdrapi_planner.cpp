@@ -6,7 +6,7 @@
 
 #include "base/env.hpp"
 #include "base/log.hpp"
-#include "capi/errno_keeper.hpp"
+#include "capi/errno_guard.hpp"
 #include "copy/channel_reader.hpp"
 #include "copy/planner.hpp"
 #include "map/registry.hpp"
@@ -78,14 +78,14 @@ void note_memory(region* fresh) noexcept try {
 
 bool planned_write(const region* target, const void* mapped, const void* source, std::size_t size_bytes) noexcept {
   if (check_copy_range(target, mapped, source, size_bytes) != 0) return false;
-  const errno_keeper keeper;
+  const errno_guard keeper;
   const std::uint64_t address = device_address(target, mapped);
   return planned(target, address, {copy::direction::to_device, address, copy::address_of(source), size_bytes});
 }
 
 bool planned_read(const region* target, void* destination, const void* mapped, std::size_t size_bytes) noexcept {
   if (check_copy_range(target, mapped, destination, size_bytes) != 0) return false;
-  const errno_keeper keeper;
+  const errno_guard keeper;
   const auto offset =
       static_cast<std::uint64_t>(static_cast<const char*>(mapped) - static_cast<const char*>(target->view.address));
   if (copy::read_by_channel(*target->pin, offset, mapped, destination, size_bytes))

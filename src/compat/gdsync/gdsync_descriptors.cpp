@@ -5,7 +5,7 @@
 #include <atomic>
 #include <vector>
 
-#include "capi/errno_keeper.hpp"
+#include "capi/errno_guard.hpp"
 #include "compat/gdsync/gdsync_words.hpp"
 #include "triggered/mem_ops.hpp"
 
@@ -198,7 +198,7 @@ PL_EXPORT int gds_prepare_write_memory(gds_write_memory_t* desc, uint8_t* dest, 
 }
 
 PL_EXPORT int gds_stream_post_descriptors(CUstream stream, size_t n_descs, gds_descriptor_t* descs, int flags) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard keeper;
   const auto ops = pl::gds::gather_all(n_descs, descs, flags);
   if (!ops) return refuse(__func__, ops.error());
   const auto posted = pl::gds::post_on_stream(reinterpret_cast<pl::cu::stream_t>(stream), *ops);
@@ -207,7 +207,7 @@ PL_EXPORT int gds_stream_post_descriptors(CUstream stream, size_t n_descs, gds_d
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int gds_post_descriptors(size_t n_descs, gds_descriptor_t* descs, int flags) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard keeper;
   const auto ops = pl::gds::gather_all(n_descs, descs, flags);
   if (!ops) return refuse(__func__, ops.error());
   const auto posted = pl::gds::post_on_cpu(*ops);
@@ -217,7 +217,7 @@ PL_NO_EXCEPTIONS
 
 PL_EXPORT int gds_mlx5_get_dword_wait_info(uint32_t* ptr, uint32_t value, int flags,
                                            gds_mlx5_dword_wait_info_t* mlx5_info) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard keeper;
   if (!pl::gds::is_word(ptr) || !pl::gds::has_only(flags, 0) || mlx5_info == nullptr)
     return refuse(
         __func__,

@@ -7,7 +7,7 @@
 
 #include "base/env.hpp"
 #include "base/text.hpp"
-#include "capi/errno_keeper.hpp"
+#include "capi/errno_guard.hpp"
 #include "copy/pinned_buffer.hpp"
 
 namespace pl::gds {
@@ -170,7 +170,7 @@ using pl::failure;
 using pl::gds::refuse;
 
 PL_EXPORT int gds_alloc_mapped_memory(gds_mem_desc_t* desc, size_t size, int flags) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard keeper;
   const bool is_gpu = flags == GDS_MEMORY_GPU;
   if (desc == nullptr || size == 0 || (!is_gpu && flags != GDS_MEMORY_HOST))
     return refuse(__func__, {EINVAL, "no descriptor, no bytes, or flags other than GDS_MEMORY_GPU or GDS_MEMORY_HOST"});
@@ -194,7 +194,7 @@ PL_EXPORT int gds_alloc_mapped_memory(gds_mem_desc_t* desc, size_t size, int fla
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int gds_free_mapped_memory(gds_mem_desc_t* desc) try {
-  const pl::errno_keeper keeper;
+  const pl::errno_guard keeper;
   auto& known = pl::gds::all();
   const std::lock_guard lock(known.mutex);
   const auto found = desc != nullptr ? known.live.find(desc->h_ptr) : known.live.end();

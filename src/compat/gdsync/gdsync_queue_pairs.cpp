@@ -9,7 +9,7 @@
 #include <new>
 #include <system_error>
 
-#include "capi/errno_keeper.hpp"
+#include "capi/errno_guard.hpp"
 #include "compat/gdsync/gdsync_soft_pair.hpp"
 #include "compat/gdsync/gdsync_words.hpp"
 

@@ -207,7 +207,7 @@ class adapter {
  private:
   // After the last movement; then it naps, which delays a message by the nap.
   static constexpr std::uint64_t kAwakeNs = 1'000'000;
-  static constexpr long kNapNs = 50'000;
+  static constexpr long kSleepNs = 50'000;
 
   void run() {
     pthread_setname_np(pthread_self(), "peerlane-pairs");
@@ -220,7 +220,7 @@ class adapter {
         sched_yield();
         continue;
       }
-      const timespec nap{0, kNapNs};
+      const timespec nap{0, kSleepNs};
       nanosleep(&nap, nullptr);
     }
   }

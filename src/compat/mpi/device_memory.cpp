@@ -9,8 +9,8 @@
 
 #include "base/env.hpp"
 #include "base/log.hpp"
-#include "copy/patience.hpp"
 #include "copy/planner.hpp"
+#include "copy/time_limit.hpp"
 #include "cuda/driver_table.hpp"
 #include "cuda/pointer.hpp"
 #include "os/fork_guard.hpp"
@@ -139,7 +139,7 @@ bool pull(const copy::memory_exchange::owner& exporter, std::uint64_t source, st
   if (!made) return false;
   const auto queued = made->queues->submit_settled(made->path(), made->blocks);
   if (!queued) return false;
-  auto done = queued->channel->wait(queued->number, copy::patience_ns(bytes));
+  auto done = queued->channel->wait(queued->number, copy::time_limit_ns(bytes));
   if (done) return true;
   made->queues->drop(queued->channel);
   return false;

@@ -34,7 +34,7 @@ int describe(const origin_buffer& buffer, rows_of_argument& out) {
   if (buffer.count == 0) return MPI_SUCCESS;
   staged device;
   if (const int code = device.describe(buffer.pointer, buffer.count, buffer.type); code != MPI_SUCCESS) return code;
-  if (device.is_stand_in()) {
+  if (device.is_host_copy()) {
     out = {device.rows(), device.bytes(), true};
     return MPI_SUCCESS;
   }

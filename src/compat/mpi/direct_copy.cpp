@@ -12,10 +12,10 @@
 namespace pl::mpi {
 namespace {
 
-constexpr std::uint64_t kOfferedNs = 200'000;  // minimum: the time that 3 MiB take through the ring
-constexpr std::uint64_t kRingBytesOfNs = 15;   // approximately, which is GB/s
-constexpr std::uint64_t kLifeNs = 2'000'000;   // between two checks whether the receiver is alive
-constexpr unsigned kMaxSkipped = 256;          // messages without an offer, after several unsuccessful ones
+constexpr std::uint64_t kOfferedNs = 200'000;          // minimum: the time that 3 MiB take through the ring
+constexpr std::uint64_t kRingBytesOfNs = 15;           // approximately, which is GB/s
+constexpr std::uint64_t kLivenessCheckNs = 2'000'000;  // between two checks whether the receiver is alive
+constexpr unsigned kMaxSkipped = 256;                  // messages without an offer, after several unsuccessful ones
 constexpr unsigned kPollsAwake = 200;
 
 std::uint64_t g_offered_ns = kOfferedNs;
@@ -61,7 +61,7 @@ std::uint64_t work_of(const receiver& peer) noexcept {
 
 }  // namespace
 
-void set_offer_patience_for_tests(std::uint64_t ns) noexcept { g_offered_ns = ns != 0 ? ns : kOfferedNs; }
+void set_offer_timeout_for_tests(std::uint64_t ns) noexcept { g_offered_ns = ns != 0 ? ns : kOfferedNs; }
 
 bool send_directly(const outgoing_message& message, const pieces& device_rows) {
   if (!is_dense(device_rows) || skips_this_one(*message.peer)) return false;
@@ -73,21 +73,21 @@ bool send_directly(const outgoing_message& message, const pieces& device_rows) {
   slot.direct_id = offer->id;
   slot.direct_pointer = pointer;
   slot.direct.store(direct_state::offered, std::memory_order_release);
-  const std::uint64_t patience_ns = std::max(g_offered_ns, slot.bytes / kRingBytesOfNs);
-  std::uint64_t begin_ns = monotonic_ns(), looked_ns = begin_ns, work = work_of(*message.peer);
+  const std::uint64_t time_limit_ns = std::max(g_offered_ns, slot.bytes / kRingBytesOfNs);
+  std::uint64_t begin_ns = monotonic_ns(), polled_ns = begin_ns, work = work_of(*message.peer);
   for (unsigned polls = 0;; ++polls) {
     const auto now = slot.direct.load(std::memory_order_acquire);
     if (now == direct_state::done) return note(*message.peer, true), true;
     if (now == direct_state::refused) return note(*message.peer, false), false;
     if (slot.is_done.load(std::memory_order_acquire) != 0) return true;  // the receiver does not want it
     const std::uint64_t now_ns = monotonic_ns();
-    if (now == direct_state::offered && now_ns - begin_ns > patience_ns) {
+    if (now == direct_state::offered && now_ns - begin_ns > time_limit_ns) {
       const std::uint64_t work_now = work_of(*message.peer);
       if (work_now != work) begin_ns = now_ns, work = work_now;  // it will reach this message in its turn
       else if (exchange(slot, direct_state::offered, direct_state::withdrawn)) return note(*message.peer, false), false;
     }
-    if (now_ns - looked_ns > kLifeNs) {
-      looked_ns = now_ns;
+    if (now_ns - polled_ns > kLivenessCheckNs) {
+      polled_ns = now_ns;
       if (!pipeline_peers::has_receiver(message)) return true;
     }
     relax(polls);

@@ -21,7 +21,7 @@ namespace pl::mpi {
 bool send_directly(const outgoing_message& message, const pieces& device_rows);
 
 // How long an offer is valid; 0: as in production. Call before the first message.
-void set_offer_patience_for_tests(std::uint64_t ns) noexcept;
+void set_offer_timeout_for_tests(std::uint64_t ns) noexcept;
 
 // Ends an offer if there is one. Returns true if the bytes are at `device_rows`, false if they come through the ring.
 bool receive_directly(const incoming_message& message, const pieces& device_rows);

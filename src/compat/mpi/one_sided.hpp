@@ -44,10 +44,10 @@ int operate(const origin_buffer& buffer, staged staged_operation::*side, const t
   return guarded_window(window, [&] {
     if (is_ours) return end_directly(window, direct(*known), request...);
     auto made = std::make_shared<staged_operation>(window, place.rank);
-    staged& stand_in = (*made).*side;
-    if (int code = attach_source(stand_in, buffer.pointer, buffer.count, buffer.type); code != MPI_SUCCESS)
+    staged& host_copy = (*made).*side;
+    if (int code = attach_source(host_copy, buffer.pointer, buffer.count, buffer.type); code != MPI_SUCCESS)
       return raise_on(window, code);
-    const int code = call(stand_in.pointer());
+    const int code = call(host_copy.pointer());
     if (code == MPI_SUCCESS) keep(window, std::move(made), request...);
     return code;
   });

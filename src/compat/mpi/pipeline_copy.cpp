@@ -20,9 +20,9 @@ namespace pl::mpi {
 namespace {
 
 constexpr std::uint64_t kMinChunk = 256 * 1024, kMaxChunk = 2u << 20;
-constexpr std::size_t kUnderWay = 2;
+constexpr std::size_t kInFlight = 2;
 constexpr std::uint64_t kStallNs = 5'000'000;  // nothing was taken for this long: the receiver is busy with something else
-constexpr std::uint64_t kLookNs = 2'000'000;   // between two checks whether the sender is alive
+constexpr std::uint64_t kPollNs = 2'000'000;   // between two checks whether the sender is alive
 
 // A pipeline starts and ends with one chunk on either side, and costs several microseconds a chunk.
 std::uint64_t chunk_of(std::uint64_t bytes, std::uint64_t ring) {
@@ -30,7 +30,7 @@ std::uint64_t chunk_of(std::uint64_t bytes, std::uint64_t ring) {
 }
 
 // Waits a little longer each time, because ranks often share their CPUs.
-class patience {
+class backoff_wait {
  public:
   void wait() {
     if (++rounds_ < 200) return arch::relax();
@@ -67,14 +67,14 @@ void copy_on_host(const pieces& rows, const std::byte* packed) {
 }
 
 // Copies of chunks, which end in order. Each then moves a word of the slot to its chunk's end.
-class chunks_under_way {
+class chunks_in_flight {
  public:
-  explicit chunks_under_way(std::atomic<std::uint64_t>& word) : word_(word) {}
+  explicit chunks_in_flight(std::atomic<std::uint64_t>& word) : word_(word) {}
   bool empty() const noexcept { return chunks_.empty(); }
   // Waits for the oldest copy if enough are in flight.
   status add(copy::completion begun, std::uint64_t end) {
     chunks_.push_back({std::move(begun), end});
-    return chunks_.size() == kUnderWay ? end_oldest() : status();
+    return chunks_.size() == kInFlight ? end_oldest() : status();
   }
   status end_oldest() {
     auto oldest = std::move(chunks_.front());
@@ -119,9 +119,9 @@ class sending {
       auto copy = begin_chunk(cursor_.next(static_cast<std::size_t>(room)), place(), false);
       if (!copy) return copy.error();
       begun_ += room;
-      if (auto done = under_way_.add(std::move(*copy), begun_); !done) return done;
+      if (auto done = in_flight_.add(std::move(*copy), begun_); !done) return done;
     }
-    return under_way_.end_all();
+    return in_flight_.end_all();
   }
 
  private:
@@ -136,9 +136,9 @@ class sending {
     const std::uint64_t to_end = size_ - begun_ % size_;
     const std::uint64_t taken = slot_.taken.load(std::memory_order_acquire);
     const std::uint64_t out = std::min(wanted, to_end);
-    if (begun_ + out <= taken + size_) return stalled_since_ = 0, patience_.reset(), out;
-    if (!under_way_.empty()) {
-      if (auto done = under_way_.end_oldest(); !done) failed_ = done;
+    if (begun_ + out <= taken + size_) return stalled_since_ = 0, backoff_.reset(), out;
+    if (!in_flight_.empty()) {
+      if (auto done = in_flight_.end_oldest(); !done) failed_ = done;
       return 0;
     }
     wait_or_add_tail(taken);
@@ -159,7 +159,7 @@ class sending {
         return;
       }
     }
-    patience_.wait();
+    backoff_.wait();
   }
 
   pipeline_peers& peers_;
@@ -168,13 +168,13 @@ class sending {
   piece_cursor cursor_;
   const std::uint64_t size_;
   std::uint64_t device_ = 0;
-  chunks_under_way under_way_{slot_.ready};
+  chunks_in_flight in_flight_{slot_.ready};
   std::uint64_t begun_ = 0, stalled_since_ = 0, last_taken_ = 0;
   std::shared_ptr<send_segment> tail_;
   std::uint64_t tail_from_ = 0;
   status failed_;
   bool is_for_nobody_ = false;
-  patience patience_;
+  backoff_wait backoff_;
 };
 
 // ---- The receiver's side
@@ -203,7 +203,7 @@ class receiving {
       if (*n == 0) continue;
       if (auto done = take(*n); !done) return done;
     }
-    return under_way_.end_all();
+    return in_flight_.end_all();
   }
 
  private:
@@ -213,16 +213,16 @@ class receiving {
   result<std::uint64_t> find_data(std::uint64_t most) {
     const std::uint64_t ready = std::min(slot_.ready.load(std::memory_order_acquire), bytes_);
     if (ready <= begun_) {
-      if (!under_way_.empty()) {
-        if (auto done = under_way_.end_oldest(); !done) return done.error();
+      if (!in_flight_.empty()) {
+        if (auto done = in_flight_.end_oldest(); !done) return done.error();
         return std::uint64_t{0};
       }
       if (begun_ == 0 && kind_ == place_kind::host) refuse_direct(message_);
-      if (auto lives = look_at_sender(); !lives) return lives.error();
-      patience_.wait();
+      if (auto lives = check_sender(); !lives) return lives.error();
+      backoff_.wait();
       return std::uint64_t{0};
     }
-    patience_.reset();
+    backoff_.reset();
     const std::uint64_t tail_from = slot_.tail_from.load(std::memory_order_acquire);
     if (begun_ >= tail_from) {
       if (tail_ == nullptr) {
@@ -239,12 +239,12 @@ class receiving {
     return std::min({most, std::min(ready, tail_from) - begun_, size_ - offset});
   }
 
-  status look_at_sender() {
+  status check_sender() {
     if (slot_.is_failed.load(std::memory_order_acquire) != 0)
       return failure{EPIPE, format("rank %d could not read the device memory that it sends", message_.origin->rank)};
     const std::uint64_t now = monotonic_ns();
-    if (now - last_look_ < kLookNs) return {};
-    last_look_ = now;
+    if (now - last_poll_ < kPollNs) return {};
+    last_poll_ = now;
     if (!message_.origin->has_ended()) return {};
     // What it has written before its end counts.
     if (slot_.ready.load(std::memory_order_acquire) > begun_) return {};
@@ -261,7 +261,7 @@ class receiving {
     }
     auto copy = begin_chunk(part, place_, true);
     if (!copy) return copy.error();
-    return under_way_.add(std::move(*copy), begun_);
+    return in_flight_.add(std::move(*copy), begun_);
   }
 
   pipeline_peers& peers_;
@@ -271,11 +271,11 @@ class receiving {
   piece_cursor cursor_;
   const place_kind kind_;
   const std::uint64_t bytes_, size_;
-  chunks_under_way under_way_{slot_.taken};
-  std::uint64_t begun_ = 0, last_look_ = 0;
+  chunks_in_flight in_flight_{slot_.taken};
+  std::uint64_t begun_ = 0, last_poll_ = 0;
   std::byte* place_ = nullptr;
   std::shared_ptr<shared_segment> tail_;
-  patience patience_;
+  backoff_wait backoff_;
 };
 
 }  // namespace

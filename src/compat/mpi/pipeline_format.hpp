@@ -19,7 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "copy/handed_memory.hpp"
+#include "copy/fd_memory.hpp"
 
 namespace pl::mpi {
 
@@ -62,7 +62,7 @@ struct alignas(128) message_slot {
   std::atomic<std::uint64_t> ready;      // bytes that may be read
   std::atomic<std::uint64_t> taken;      // bytes whose place in the ring is free again
   std::atomic<direct_state> direct;
-  copy::handed_place direct_place;  // once it is offered
+  copy::fd_memory_location direct_place;  // once it is offered
   std::uint64_t direct_id, direct_pointer;
 };
 static_assert(sizeof(message_slot) == 128 && std::atomic<direct_state>::is_always_lock_free &&

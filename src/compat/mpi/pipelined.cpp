@@ -236,7 +236,7 @@ int receive_message(const message_header& header, const host_target& host, MPI_S
 }  // namespace
 
 int finish_receive(staged& device, MPI_Status& status) {
-  const auto header = device.is_stand_in() ? header_in(device, status) : std::nullopt;
+  const auto header = device.is_host_copy() ? header_in(device, status) : std::nullopt;
   return header ? receive_message(*header, device, status) : device.store_first(received_bytes(status));
 }
 
@@ -247,7 +247,7 @@ int finish_receive(const host_target& host, MPI_Status& status) {
 
 int finish_unknown(staged& device) {
   MPI_Status unused;
-  const auto header = device.is_stand_in() ? header_in(device) : std::nullopt;
+  const auto header = device.is_host_copy() ? header_in(device) : std::nullopt;
   return header ? receive_message(*header, device, unused) : device.store();
 }
 

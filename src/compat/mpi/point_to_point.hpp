@@ -24,7 +24,7 @@ int send(const void* buffer, Count count, MPI_Datatype type, int destination, in
         if (code != MPI_SUCCESS) return parts->withdraw(), code;
         return unless(parts->send_data(data), comm);
       }
-    if (int code = data.make_stand_in(); code != MPI_SUCCESS) return raise(comm, code);
+    if (int code = data.make_host_copy(); code != MPI_SUCCESS) return raise(comm, code);
     if (int code = data.load(); code != MPI_SUCCESS) return raise(comm, code);
     return Pmpi(data.pointer(), count, type, destination, tag, comm);
   });
@@ -60,7 +60,7 @@ int begin_send(const void* buffer, Count count, MPI_Datatype type, int destinati
     if constexpr (Carriage == carriage::pipelined)
       if (auto parts = pipelined_send::begin(made->send, destination, tag, comm))
         return begin_pipelined<Pmpi, Count>(std::move(parts), made->send, destination, tag, comm, request);
-    if (int code = made->send.make_stand_in(); code != MPI_SUCCESS) return raise(comm, code);
+    if (int code = made->send.make_host_copy(); code != MPI_SUCCESS) return raise(comm, code);
     if (Persistent) made->send.forget_device();
     if (!Persistent)
       if (int code = made->send.load(); code != MPI_SUCCESS) return raise(comm, code);
@@ -74,7 +74,7 @@ int begin_send(const void* buffer, Count count, MPI_Datatype type, int destinati
 template <class Count>
 int attach_receive(staged& target, void* buffer, Count count, MPI_Datatype type) {
   const int code = target.describe(buffer, count, type);
-  return code == MPI_SUCCESS ? target.make_stand_in(is_header_expected(target.bytes())) : code;
+  return code == MPI_SUCCESS ? target.make_host_copy(is_header_expected(target.bytes())) : code;
 }
 
 // A receive into host memory that may get a header: `call` gets the request that MPI makes.
@@ -233,14 +233,14 @@ int exchange(const void* sendbuf, Count send_count, MPI_Datatype send_type, int 
       code = exchange_pipelined(*parts, source, destination, send_tag, target.pointer(), recv_count, receive_type(recv_type),
                                 source_rank, recv_tag, comm, status.get());
     } else {
-      if ((code = source.make_stand_in()) != MPI_SUCCESS || (code = source.load()) != MPI_SUCCESS) return raise(comm, code);
+      if ((code = source.make_host_copy()) != MPI_SUCCESS || (code = source.load()) != MPI_SUCCESS) return raise(comm, code);
       code =
           Pmpi(source.pointer(), send_count, send_type, destination, send_tag, target.pointer(), recv_count,
                receives || may_be_header ? receive_type(recv_type) : recv_type, source_rank, recv_tag, comm, status.get());
     }
     if (code != MPI_SUCCESS) return code;
     if (may_be_header) return unless(finish_host_receive(recvbuf, recv_count, recv_type, *status.get()), comm);
-    return target.is_stand_in() ? unless(finish_receive(target, *status.get()), comm) : MPI_SUCCESS;
+    return target.is_host_copy() ? unless(finish_receive(target, *status.get()), comm) : MPI_SUCCESS;
   });
 }
 

@@ -83,7 +83,7 @@ int staged::attach_bytes(const void* buffer, std::size_t bytes) {
   pointer_ = const_cast<void*>(buffer);
   if (bytes == 0) return MPI_SUCCESS;
   const int code = take(buffer, {piece{reinterpret_cast<std::ptrdiff_t>(buffer), bytes, 1, bytes}});
-  return code == MPI_SUCCESS ? make_stand_in() : code;
+  return code == MPI_SUCCESS ? make_host_copy() : code;
 }
 
 int staged::take(const void* buffer, pieces&& runs) {
@@ -107,7 +107,7 @@ int staged::take(const void* buffer, pieces&& runs) {
   return MPI_SUCCESS;
 }
 
-int staged::make_stand_in(bool is_header_expected) {
+int staged::make_host_copy(bool is_header_expected) {
   if (runs_.empty()) return MPI_SUCCESS;
   std::ptrdiff_t begin = runs_[0].offset, end = begin;
   for (const auto& one : runs_) {
@@ -152,13 +152,13 @@ int staged::copy_runs(const pieces& runs, bool to_device) const {
   return MPI_SUCCESS;
 }
 
-int staged::load() { return is_stand_in() ? copy_runs(runs_, false) : MPI_SUCCESS; }
+int staged::load() { return is_host_copy() ? copy_runs(runs_, false) : MPI_SUCCESS; }
 
 int staged::store() { return store_first(SIZE_MAX); }
 
 int staged::store_first(std::size_t bytes) {
   bytes = std::min(bytes, limit_);
-  if (!is_stand_in() || bytes == 0) return MPI_SUCCESS;
+  if (!is_host_copy() || bytes == 0) return MPI_SUCCESS;
   if (bytes >= bytes_) return copy_runs(runs_, true);
   return copy_runs(piece_cursor(runs_).next(bytes), true);
 }

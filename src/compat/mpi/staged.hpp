@@ -54,11 +54,11 @@ class staged {
     return describe(buffer, {&one, 1});
   }
   // `is_header_expected`: of a large one most likely the first page alone is touched.
-  int make_stand_in(bool is_header_expected = false);
+  int make_host_copy(bool is_header_expected = false);
   // Makes the stand-in if `buffer` is device memory and the parts hold any byte.
   int attach(const void* buffer, std::span<const part> parts) {
     const int code = describe(buffer, parts);
-    return code == MPI_SUCCESS ? make_stand_in() : code;
+    return code == MPI_SUCCESS ? make_host_copy() : code;
   }
   int attach(const void* buffer, MPI_Count count, MPI_Datatype type) {
     const part one{0, count, type};
@@ -68,7 +68,7 @@ class staged {
   int attach_bytes(const void* buffer, std::size_t bytes);
 
   void* pointer() const noexcept { return pointer_; }
-  bool is_stand_in() const noexcept { return !runs_.empty(); }
+  bool is_host_copy() const noexcept { return !runs_.empty(); }
   // For a described argument: its device addresses, and how many bytes they cover.
   const pieces& rows() const noexcept { return runs_; }
   std::size_t bytes() const noexcept { return bytes_; }

@@ -30,7 +30,7 @@ class staged_operation {
   int finish_after(Wait wait) {
     const std::lock_guard held(mutex_);
     if (std::exchange(is_finished_, true)) return MPI_SUCCESS;
-    int code = result.is_stand_in() ? wait() : MPI_SUCCESS;
+    int code = result.is_host_copy() ? wait() : MPI_SUCCESS;
     if (code == MPI_SUCCESS) code = result.store();
     origin = staged(), compare = staged(), result = staged();
     return code;

@@ -80,8 +80,8 @@ struct backend::request : abi::request_handle {
 
 // Whoever frees the request may use its memory for something else.
 backend::request::~request() {
-  const std::uint64_t end = monotonic_ns() + std::uint64_t{kPatienceMs} * 1'000'000;
-  while (copy->now.load(std::memory_order_acquire) == remote_copy::state::under_way) {
+  const std::uint64_t end = monotonic_ns() + std::uint64_t{kTimeoutMs} * 1'000'000;
+  while (copy->now.load(std::memory_order_acquire) == remote_copy::state::in_flight) {
     if (monotonic_ns() > end) receiver->lose();
     sched_yield();
   }
@@ -361,7 +361,7 @@ abi::status backend::check_xfer(abi::request_handle* handle) const {
   if (!*done) return abi::status::in_progress;
   using state = remote_copy::state;
   switch (wanted.copy->now.load(std::memory_order_acquire)) {
-    case state::under_way:
+    case state::in_flight:
       return abi::status::in_progress;
     case state::lost:
       return abi::status::remote_disconnect;

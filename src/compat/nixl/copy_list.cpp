@@ -15,12 +15,12 @@ namespace pl::nixl {
 namespace {
 
 constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 31;
-constexpr std::uint64_t kPatienceNs = 10'000'000'000;
+constexpr std::uint64_t kTimeoutNs = 10'000'000'000;
 constexpr std::uint64_t kSlowestBytesPerUs = 100;
 // Up to here the CPU stores, and loads: 1 KiB of loads takes 1.1 us, each further one a round trip more
 // (docs/results/envelope).
 constexpr std::uint64_t kStoredBytes = 2048, kLoadedBytes = 1024;
-constexpr unsigned kTestsBetweenLooks = 256;  // whether the channel has failed costs more to ask
+constexpr unsigned kTestsBetweenChecks = 256;  // whether the channel has failed costs more to ask
 
 using kind = memory::kind;
 
@@ -116,7 +116,7 @@ status copy_list::add_by_cpu(const side& destination, const side& source, std::u
   return {};
 }
 
-std::uint64_t copy_list::patience_ns() const noexcept { return kPatienceNs + size_bytes_ / kSlowestBytesPerUs * 1000; }
+std::uint64_t copy_list::time_limit_ns() const noexcept { return kTimeoutNs + size_bytes_ / kSlowestBytesPerUs * 1000; }
 
 // Stores and loads through BAR1: no engine has to fetch a command, and it is done on return.
 bool copy_list::move_shortly() {
@@ -180,10 +180,10 @@ result<bool> copy_list::test() {
     dma::channel* const channel = one.begun.channel.get();
     if (channel == nullptr) continue;
     if (!channel->is_done(one.begun.number)) {
-      if (++tests_ % kTestsBetweenLooks != 0) return false;
+      if (++tests_ % kTestsBetweenChecks != 0) return false;
       channel->ring();  // who only tests must not wait for ever for a doorbell that the engine has missed
       auto fault = channel->fault();
-      if (!fault && monotonic_ns() - begun_ns_ > patience_ns())
+      if (!fault && monotonic_ns() - begun_ns_ > time_limit_ns())
         fault = failure{ETIMEDOUT, "the copy engine does not end the copies"};
       if (!fault) return false;
       one.gpu->drop(one.begun.channel);
@@ -204,7 +204,7 @@ result<bool> copy_list::test() {
 void copy_list::end() noexcept {
   for (queued& one : queues_) {
     if (one.begun.channel == nullptr) continue;
-    if (!one.begun.channel->wait(one.begun.number, patience_ns())) one.gpu->drop(one.begun.channel);
+    if (!one.begun.channel->wait(one.begun.number, time_limit_ns())) one.gpu->drop(one.begun.channel);
     one.begun = {};
   }
   if (cpu_run_ != nullptr) {

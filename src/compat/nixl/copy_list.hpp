@@ -57,7 +57,7 @@ class copy_list {
   bool move_shortly();
   status add_by_cpu(const side& destination, const side& source, std::uint64_t size_bytes, int peer);
   result<place> find(cursor& last, const side& wanted, std::uint64_t offset, const std::shared_ptr<gpu_queues>& gpu);
-  std::uint64_t patience_ns() const noexcept;
+  std::uint64_t time_limit_ns() const noexcept;
   queued& queue_for(const std::shared_ptr<gpu_queues>& gpu, path way);
   void keep(const std::shared_ptr<memory>& used);
 

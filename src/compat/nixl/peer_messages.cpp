@@ -27,7 +27,7 @@ constexpr const char* kFormat = "peerlane-nixl-1";
 
 failure lost(const char* action, int code) {
   if (code == EAGAIN || code == EWOULDBLOCK)
-    return {ETIMEDOUT, format("the other agent %s nothing for %d s", action, kPatienceMs / 1000)};
+    return {ETIMEDOUT, format("the other agent %s nothing for %d s", action, kTimeoutMs / 1000)};
   return {code, format("the connection to the other agent has ended: %s", errno_text(code).c_str())};
 }
 
@@ -43,7 +43,7 @@ status send_all(int socket, const char* bytes, std::size_t count, int flags) {
 }
 
 // The limit applies to a whole message: sending a byte now and then does not hold the reader.
-std::uint64_t end_of_patience_ns() { return monotonic_ns() + std::uint64_t{kPatienceMs} * 1'000'000; }
+std::uint64_t deadline_ns() { return monotonic_ns() + std::uint64_t{kTimeoutMs} * 1'000'000; }
 
 status receive_all(int socket, char* bytes, std::size_t count, std::uint64_t end_ns) {
   while (count != 0) {
@@ -76,7 +76,7 @@ std::string read_word(const char* file) {
 }  // namespace
 
 void limit_waits(int socket) {
-  const timeval limit{kPatienceMs / 1000, 0};
+  const timeval limit{kTimeoutMs / 1000, 0};
   setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
@@ -91,11 +91,11 @@ status send_message(int socket, message type, std::uint64_t id, std::int32_t cod
 result<received> receive_message(int socket, std::uint64_t max_payload_bytes) {
   constexpr std::size_t kPartBytes = 4 << 20;  // only received bytes take memory, not an announced length
   received out;
-  std::uint64_t end_ns = end_of_patience_ns();
+  std::uint64_t end_ns = deadline_ns();
   if (auto got = receive_all(socket, reinterpret_cast<char*>(&out.head), sizeof out.head, end_ns); !got) return got.error();
   if (out.head.magic != kMagic || out.head.payload_bytes > max_payload_bytes)
     return failure{EPROTO, "received data that is not a message of a NIXL agent with this backend"};
-  end_ns = end_of_patience_ns();
+  end_ns = deadline_ns();
   try {
     while (out.payload.size() < out.head.payload_bytes) {
       const std::size_t have = out.payload.size();

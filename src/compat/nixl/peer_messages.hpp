@@ -47,7 +47,7 @@ struct received {
   std::string payload;
 };
 // Limits for unknown senders, and for peers.
-inline constexpr std::uint64_t kMaxGreetingBytes = 64u << 10, kMaxPayloadBytes = std::uint64_t{1} << 30;
+inline constexpr std::uint64_t kMaxHandshakeBytes = 64u << 10, kMaxPayloadBytes = std::uint64_t{1} << 30;
 // EPROTO if it is not one of ours, or too long.
 result<received> receive_message(int socket, std::uint64_t max_payload_bytes = kMaxPayloadBytes);
 // Receives the next part of a message into `begun`, which takes no more memory than has arrived; returns nothing if
@@ -57,7 +57,7 @@ result<std::optional<received>> receive_part(int socket, std::string& begun, std
 std::string encode_message(message type, std::uint64_t id, std::int32_t code, std::span<const char> payload);
 // Sends as much of `bytes` as possible without waiting, and removes it.
 status send_part(int socket, std::string& bytes);
-inline constexpr int kPatienceMs = 10'000;
+inline constexpr int kTimeoutMs = 10'000;
 void limit_waits(int socket);
 
 template <class T>

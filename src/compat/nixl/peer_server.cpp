@@ -117,7 +117,7 @@ void peer_server::work() {
       watched = watched_;
     }
     std::erase_if(connections_, [](const auto& one) { return one->is_closed; });
-    close_ungreeted();
+    close_in_handshake();
     const int listening = monotonic_ns() >= accepts_from_ns_ ? listener_.get() : -1;
     asked.assign({{wake_.get(), POLLIN, 0}, {listening, POLLIN, 0}});
     for (const auto& one : connections_) asked.push_back({one->socket.get(), events_of(*one), 0});
@@ -155,9 +155,9 @@ void peer_server::accept_one() {
     accepts_from_ns_ = monotonic_ns() + kPauseNs;
   }
   if (!socket || !peer_process(socket.get())) return;
-  const auto ungreeted = std::count_if(connections_.begin(), connections_.end(),
-                                       [](const auto& one) { return !one->has_greeted && !one->is_closed; });
-  if (static_cast<std::size_t>(ungreeted) >= kMaxUngreeted) return;
+  const auto in_handshake = std::count_if(connections_.begin(), connections_.end(),
+                                          [](const auto& one) { return !one->is_handshake_done && !one->is_closed; });
+  if (static_cast<std::size_t>(in_handshake) >= kMaxInHandshake) return;
   limit_waits(socket.get());
   auto made = std::make_shared<connection>();
   made->socket = std::move(socket);
@@ -165,20 +165,21 @@ void peer_server::accept_one() {
   connections_.push_back(std::move(made));
 }
 
-void peer_server::close_ungreeted() {
+void peer_server::close_in_handshake() {
   const std::uint64_t now = monotonic_ns();
   std::erase_if(connections_,
-                [now](const auto& one) { return !one->has_greeted && now - one->since_ns > kGreetingPatienceNs; });
+                [now](const auto& one) { return !one->is_handshake_done && now - one->since_ns > kHandshakeTimeoutNs; });
 }
 
 // The limit of the next poll: jobs are tested all the time, and the clock is checked for connections that have not
 // greeted.
 int peer_server::wait_limit_ms() const {
-  constexpr int kBetweenLooksMs = 100;
+  constexpr int kPollIntervalMs = 100;
   if (!jobs_.empty()) return 0;
-  const bool checks = accepts_from_ns_ > monotonic_ns() || std::any_of(connections_.begin(), connections_.end(),
-                                                                       [](const auto& one) { return !one->has_greeted; });
-  return checks ? kBetweenLooksMs : -1;
+  const bool checks =
+      accepts_from_ns_ > monotonic_ns() ||
+      std::any_of(connections_.begin(), connections_.end(), [](const auto& one) { return !one->is_handshake_done; });
+  return checks ? kPollIntervalMs : -1;
 }
 
 short peer_server::events_of(const connection& one) {
@@ -189,10 +190,11 @@ short peer_server::events_of(const connection& one) {
 // At most one message of what has arrived: the others have their turn then.
 status peer_server::receive(const std::shared_ptr<connection>& asker) {
   if (asker->offer) return go_on_with_offer(*asker);
-  auto came = receive_part(asker->socket.get(), asker->begun, asker->has_greeted ? kMaxPayloadBytes : kMaxGreetingBytes);
+  auto came =
+      receive_part(asker->socket.get(), asker->begun, asker->is_handshake_done ? kMaxPayloadBytes : kMaxHandshakeBytes);
   if (!came) return came.error();
   if (!*came) return {};
-  return (*came)->head.type == message::copy && asker->has_greeted ? begin_job(asker, **came) : answer(*asker, **came);
+  return (*came)->head.type == message::copy && asker->is_handshake_done ? begin_job(asker, **came) : answer(*asker, **came);
 }
 
 void peer_server::serve(const std::shared_ptr<connection>& asker, short events) {
@@ -246,10 +248,10 @@ status peer_server::answer(connection& asker, const received& got) {
     if (got.payload.compare(0, address_.secret.size(), address_.secret) != 0)
       return failure{EACCES, "it does not know the secret of this agent's metadata"};
     asker.agent = got.payload.substr(address_.secret.size());
-    asker.has_greeted = true;
+    asker.is_handshake_done = true;
     return {};
   }
-  if (!asker.has_greeted) return failure{EACCES, "it has not identified itself"};
+  if (!asker.is_handshake_done) return failure{EACCES, "it has not identified itself"};
   switch (got.head.type) {
     case message::notify:
       return take_notification(asker, got.payload);

@@ -52,7 +52,7 @@ class peer_server {
   struct connection {
     unique_fd socket;
     std::string agent;  // once it has greeted
-    bool has_greeted = false, is_closed = false;
+    bool is_handshake_done = false, is_closed = false;
     std::string begun;           // of the message that comes
     std::uint64_t since_ns = 0;  // accepted
     std::map<std::uint64_t, std::shared_ptr<memory>> offered;
@@ -75,7 +75,7 @@ class peer_server {
   void work();
   void wake() const;
   void accept_one();
-  void close_ungreeted();
+  void close_in_handshake();
   int wait_limit_ms() const;
   static short events_of(const connection& one);
   status receive(const std::shared_ptr<connection>& asker);
@@ -113,8 +113,8 @@ class peer_server {
 };
 
 // For connections that have not sent the secret, which anybody who sees the socket's name can make.
-inline constexpr std::size_t kMaxUngreeted = 64;
-inline constexpr std::uint64_t kGreetingPatienceNs = 5'000'000'000;
+inline constexpr std::size_t kMaxInHandshake = 64;
+inline constexpr std::uint64_t kHandshakeTimeoutNs = 5'000'000'000;
 // For connections that have: answers that it has not read, and notifications that nobody here has fetched. Beyond the
 // latter limit, it is not read until some are fetched.
 inline constexpr std::size_t kMaxAnswerBytes = 16u << 20, kMaxNotificationBytes = 64u << 20;

@@ -13,7 +13,7 @@
 namespace pl::nixl {
 namespace {
 
-status greet(int socket, const address& target, const std::string& own_name) {
+status do_handshake(int socket, const address& target, const std::string& own_name) {
   return send_message(socket, message::hello, 0, 0, text_bytes(target.secret + own_name));
 }
 
@@ -31,7 +31,7 @@ peer::peer(address target, unique_fd socket, std::string own_name)
 result<std::shared_ptr<peer>> peer::open(const address& target, const std::string& own_name) {
   auto socket = connect_to(target.socket);
   if (!socket) return socket.error();
-  if (auto said = greet(socket->get(), target, own_name); !said) return said.error();
+  if (auto said = do_handshake(socket->get(), target, own_name); !said) return said.error();
   return std::shared_ptr<peer>(new peer(target, *std::move(socket), own_name));
 }
 
@@ -58,7 +58,7 @@ status peer::notify(const std::string& text) {
 result<std::shared_ptr<memory>> peer::fetch(gpu_table& gpus, std::uint64_t id) {
   auto socket = connect_to(target_.socket);
   if (!socket) return socket.error();
-  if (auto said = greet(socket->get(), target_, own_name_); !said) return said.error();
+  if (auto said = do_handshake(socket->get(), target_, own_name_); !said) return said.error();
   if (auto asked = send_message(socket->get(), message::want_memory, id, 0, {}); !asked) return asked.error();
   auto answer = receive_message(socket->get());
   if (!answer) return answer.error();
@@ -67,7 +67,7 @@ result<std::shared_ptr<memory>> peer::fetch(gpu_table& gpus, std::uint64_t id) {
   if (answer->head.type != message::given_memory || !pieces) return failure{EPROTO, "the agent's answer contains no memory"};
   std::vector<dma::shared_region> regions;
   for (std::size_t i = 0; i < pieces->size(); ++i) {
-    auto region = dma::receive_region(socket->get(), kPatienceMs);
+    auto region = dma::receive_region(socket->get(), kTimeoutMs);
     if (!region) return region.error();
     regions.push_back(*std::move(region));
   }
@@ -99,7 +99,7 @@ status peer::begin_copy(const std::shared_ptr<remote_copy>& copy, const std::vec
   {
     const std::lock_guard copies(mutex_);
     id = next_copy_++;
-    copy->now.store(remote_copy::state::under_way, std::memory_order_release);
+    copy->now.store(remote_copy::state::in_flight, std::memory_order_release);
     copies_[id] = copy;
   }
   return send(message::copy, id, is_write ? 1 : 0, bytes_of(blocks));
@@ -111,7 +111,7 @@ void peer::drop(std::uint64_t memory_id) {
 }
 
 void peer::receive() {
-  const auto came = receive_part(socket_.get(), begun_, kMaxGreetingBytes);
+  const auto came = receive_part(socket_.get(), begun_, kMaxHandshakeBytes);
   if (!came || (*came && (*came)->head.type != message::copied)) return lose();
   if (!*came) return;
   const received& got = **came;

@@ -21,7 +21,7 @@ namespace pl::nixl {
 
 // A copy that another agent makes for us.
 struct remote_copy {
-  enum class state : int { idle, under_way, done, failed, lost };
+  enum class state : int { idle, in_flight, done, failed, lost };
   std::atomic<state> now{state::idle};
   std::string reason;  // once it has failed
 };

@@ -52,7 +52,7 @@ status frame_stream::send(star_frame_head head, std::span<const std::byte> body,
     if (sent < 0 && errno != EAGAIN && errno != EINTR) return failure{ECONNRESET, errno_text(errno)};
     if (unmoved.has_reached(limit)) return failure{ETIMEDOUT, "nothing is taken"};
     pollfd ready{socket_.get(), POLLOUT, 0};
-    poll(&ready, 1, static_cast<int>(unmoved.next_look(limit).count()));
+    poll(&ready, 1, static_cast<int>(unmoved.next_poll(limit).count()));
   }
   return {};
 }

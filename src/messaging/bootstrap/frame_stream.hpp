@@ -22,7 +22,7 @@ enum class star_frame_kind : std::uint16_t { hello = 1, welcome, refusal, messag
 // Far above the results of the largest run; rejects a length that is garbage.
 inline constexpr std::size_t kMaxBody = 64u << 20;
 // Limit for a peer that is not authenticated yet: fits a hello with the claim of a survivor for some thousand ranks.
-inline constexpr std::size_t kMaxStrangerBody = 32u << 10;
+inline constexpr std::size_t kMaxUnauthenticatedBody = 32u << 10;
 
 // Little-endian, the byte order of x86 and ARM. A big-endian sender is rejected because its magic number differs.
 struct star_frame_head {

@@ -95,12 +95,12 @@ void join_acceptor::make_room() {
 }
 
 void join_acceptor::accept_all(int listener) {
-  for (std::size_t taken = 0; taken < kMaxStrangers; ++taken) {
+  for (std::size_t taken = 0; taken < kMaxUnauthenticated; ++taken) {
     unique_fd socket(real_device_io(), accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) return;
     const bool is_known = !secret_.empty() || is_same_user(socket.get());
     prepare_connection(socket.get(), settings_.timeout_s);
-    joining_process candidate{frame_stream(std::move(socket), kMaxStrangerBody), monotonic_ns()};
+    joining_process candidate{frame_stream(std::move(socket), kMaxUnauthenticatedBody), monotonic_ns()};
     if (!is_known) {
       reject(candidate, format("a process that is not of rank 0's user and machine, as far as the kernel tells, at %s; %s",
                                settings_.rendezvous.text.c_str(), kHowToShare));

@@ -65,8 +65,8 @@ class join_acceptor {
   join_acceptor(const join_acceptor&) = delete;  // `decide_` refers to its owner
   join_acceptor& operator=(const join_acceptor&) = delete;
 
-  // Limit for concurrent connections: the ranks of the job, plus kMaxStrangers.
-  std::size_t max_joining() const { return static_cast<std::size_t>(settings_.size) + kMaxStrangers; }
+  // Limit for concurrent connections: the ranks of the job, plus kMaxUnauthenticated.
+  std::size_t max_joining() const { return static_cast<std::size_t>(settings_.size) + kMaxUnauthenticated; }
   // Accepts all pending connections.
   void accept_all(int listener);
   // Handles what the processes have sent, without waiting for more. Errors: those of the judge.
@@ -80,7 +80,7 @@ class join_acceptor {
   const std::string& last_rejected() const noexcept { return rejected_; }  // reason of the last rejection
 
  private:
-  static constexpr std::size_t kMaxStrangers = 64;
+  static constexpr std::size_t kMaxUnauthenticated = 64;
   void make_room();
   status hear(joining_process& candidate, star_frame&& said);
   void challenge(joining_process& candidate, star_frame&& hello);

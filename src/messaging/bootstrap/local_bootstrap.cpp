@@ -158,14 +158,14 @@ class folder_exchange final : public bootstrap {
     for (int i = 0; i < size_; ++i) {
       while (!read(name(number, i), all[static_cast<std::size_t>(i)])) {
         if (monotonic_ns() >= deadline) return late(i, name(number, i));
-        usleep(kLookAgainUs);
+        usleep(kRecheckUs);
       }
     }
     return all;
   }
 
  private:
-  static constexpr unsigned kLookAgainUs = 1000;
+  static constexpr unsigned kRecheckUs = 1000;
   using numbers = std::vector<std::uint64_t>;
 
   static std::span<const std::byte> number_bytes(const std::uint64_t& value) { return std::as_bytes(std::span(&value, 1)); }
@@ -232,7 +232,7 @@ class folder_exchange final : public bootstrap {
   status gather_ranks(std::uint64_t mine) {
     run_ = mine;
     numbers reply;
-    for (const auto deadline = deadline_of(limit_);; usleep(kLookAgainUs)) {
+    for (const auto deadline = deadline_of(limit_);; usleep(kRecheckUs)) {
       numbers known;
       int missing = -1;
       bool are_ready = true;
@@ -255,7 +255,7 @@ class folder_exchange final : public bootstrap {
     return {};
   }
   status follow_rank_0(std::uint64_t mine) {
-    for (const auto deadline = deadline_of(limit_);; usleep(kLookAgainUs)) {
+    for (const auto deadline = deadline_of(limit_);; usleep(kRecheckUs)) {
       const auto run = read_numbers(folder_ / "run");
       if (run.size() == static_cast<std::size_t>(size_) && run[static_cast<std::size_t>(rank_)] == mine) {
         run_ = run[0];

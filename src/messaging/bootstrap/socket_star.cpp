@@ -343,7 +343,7 @@ result<unique_fd> reach_rank_0(const job_settings& settings) {
   attended_time waiting_time;
   bool has_reported = false;
   for (;;) {
-    auto made = connect_to(settings.rendezvous, static_cast<unsigned>(attended_time::between_looks(limit).count()));
+    auto made = connect_to(settings.rendezvous, static_cast<unsigned>(attended_time::poll_interval(limit).count()));
     if (made) return made;
     const std::uint64_t waited = waiting_time.measure(limit);
     if (waited > settings.timeout_s * kSecond)
@@ -407,7 +407,7 @@ bool has_other_end_closed(int socket) {
 result<joined_job> join_by(unique_fd socket, const job_settings& settings, const std::string& secret,
                            const join_terms& terms) {
   prepare_connection(socket.get(), settings.timeout_s);
-  frame_stream stream(std::move(socket), kMaxStrangerBody);
+  frame_stream stream(std::move(socket), kMaxUnauthenticatedBody);
   auto own = make_nonce();
   if (!own) return std::move(own).error();
   std::vector<std::byte> hello;

@@ -24,8 +24,8 @@ constexpr unsigned kPatientMs = 2000;  // to send to a rejoined rank, while all 
 constexpr unsigned kGoodbyeMs = 200;   // to tell a rank that the group has failed
 
 // At most kHeartbeatMs.
-unsigned look_ms(unsigned limit_ms) noexcept {
-  return static_cast<unsigned>(attended_time::between_looks(std::chrono::milliseconds(limit_ms)).count());
+unsigned poll_ms(unsigned limit_ms) noexcept {
+  return static_cast<unsigned>(attended_time::poll_interval(std::chrono::milliseconds(limit_ms)).count());
 }
 
 enum class message_kind : std::uint32_t { part = 1, whole, heartbeat, failure };
@@ -149,7 +149,7 @@ result<std::vector<byte_string>> star_exchange::collect(std::span<const std::byt
   attended_time waited;
   std::uint64_t heartbeat = monotonic_ns();
   while (std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part; })) {
-    if (auto event = channel_->receive(look_ms(timeout_ms_))) {
+    if (auto event = channel_->receive(poll_ms(timeout_ms_))) {
       if (auto taken = take_part(std::move(*event), parts); !taken) return taken.error();
     }
     const std::uint64_t now = monotonic_ns();
@@ -171,7 +171,7 @@ result<std::vector<byte_string>> star_exchange::contribute(std::span<const std::
   // Even if the connection is gone, the last message of rank 0 may still be unread.
   attended_time unheard;
   while (!is_limited || !unheard.has_reached(std::chrono::milliseconds(timeout_ms_ + kSilenceGraceMs))) {
-    auto event = channel_->receive(look_ms(timeout_ms_));
+    auto event = channel_->receive(poll_ms(timeout_ms_));
     if (!event) continue;
     if (event->is_lost) return lost(0, event->reason);
     unheard = {};

@@ -52,7 +52,7 @@ bool cma_rndv::start_receive(operation& receive, const rts_body& rts) {
 
 void cma_rndv::advance() {
   budget_ = kMaxBytesPerRound;
-  if (under_way() > 1) read_together();
+  if (in_flight() > 1) read_together();
   for (operation* current = moving_.first(); current != nullptr;) {
     operation* const next = moving_.next(current);
     advance(*current);

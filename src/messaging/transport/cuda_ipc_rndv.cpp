@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kListBytes = 128 << 20;
 constexpr std::size_t kListPieces = 16;  // 15 us in the driver, while the link idles
 // Up to here the copy kernel's 100 GB/s over NVLink cost less than the start of a copy engine.
-constexpr std::size_t kMaxAlone = 512 << 10;
+constexpr std::size_t kMaxSingle = 512 << 10;
 // One worker of the copy kernel reads 12 GB/s over NVLink: from here on all workers together are faster.
 constexpr std::size_t kManyWorkersFrom = 32 << 10;
 constexpr unsigned kManyWorkers = 8;
@@ -96,7 +96,7 @@ void cuda_ipc_rndv::submit_copies() {
   const auto ready = std::exchange(ready_, {});
   ready_bytes_ = 0;
   const bool is_alone =
-      ready.size() == 1 && queued_copies_ == 0 && ready[0]->moved <= kMaxAlone && !context_.gpu_use.is_any_shared();
+      ready.size() == 1 && queued_copies_ == 0 && ready[0]->moved <= kMaxSingle && !context_.gpu_use.is_any_shared();
   queued_copies_ += ready.size();
   if (is_alone && begin_by_planner(*ready[0])) return;
   const auto streams_of = [](const operation* op) { return slice_of<cuda_ipc_transfer>(*op).opened->streams; };

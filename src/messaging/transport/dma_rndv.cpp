@@ -16,7 +16,7 @@ constexpr std::size_t kListMessages = 64;
 // switch of the GPU (two processes on one H100: 4 MiB 15 us with channels, 151 us with CUDA; windows of 256 MiB 502 GB/s,
 // 731 GB/s).
 constexpr std::uint64_t kMaxOnOneGpu = 128u << 20;
-constexpr unsigned kPollsBetweenLooks = 256;
+constexpr unsigned kPollsBetweenChecks = 256;
 
 }  // namespace
 
@@ -26,18 +26,18 @@ void dma_rndv::offer(operation& send, const std::optional<cu::pointer_info>& gpu
   if (!context_.options.use_channels || !gpu) return;
   auto made = memories_.hand_over(*gpu, {send.range.address, send.bytes});
   if (!made) return;
-  rts.handed_id = made->id;
+  rts.fd_memory_id = made->id;
   rts.handed = made->place;
   rts.pointer = send.range.address;
   send.transfer->handed = std::move(made->memory);
 }
 
 bool dma_rndv::start_receive(operation& receive, const rts_body& rts) {
-  if (rts.handed_id == 0 || !context_.options.use_channels || !receive.range.is_device) return false;
+  if (rts.fd_memory_id == 0 || !context_.options.use_channels || !receive.range.is_device) return false;
   const auto info = receive.range.device.device_ordinal >= 0 ? std::optional(receive.range.device)
                                                              : cu::find_device_memory(*context_.cuda, receive.range.address);
   if (!info) return false;
-  const copy::memory_exchange::owner exporter{receive.peer, context_.peer(receive.peer).pid, rts.handed_id, rts.handed};
+  const copy::memory_exchange::owner exporter{receive.peer, context_.peer(receive.peer).pid, rts.fd_memory_id, rts.handed};
   auto pull = memories_.prepare(exporter, rts.pointer, *info, receive.range.address, receive.moved);
   if (!pull) return false;
   if (!pull->source->is_on_peer && receive.moved > kMaxOnOneGpu && rts.has_ipc && context_.options.use_ipc) return false;
@@ -82,7 +82,7 @@ status dma_rndv::submit_list(std::span<operation* const> list) {
 
 void dma_rndv::advance() {
   if (!ready_.empty()) submit_ready();
-  if (++polls_ % kPollsBetweenLooks == 0) look_for_failures();
+  if (++polls_ % kPollsBetweenChecks == 0) check_failures();
   for (operation* current = moving_.first(); current != nullptr;) {
     operation* const next = moving_.next(current);
     advance(*current);
@@ -91,14 +91,14 @@ void dma_rndv::advance() {
 }
 
 // Stops a channel that the GPU has ended, or that does not answer. Afterwards it no longer accesses memory.
-void dma_rndv::look_for_failures() {
+void dma_rndv::check_failures() {
   for (operation* op = moving_.first(); op != nullptr; op = moving_.next(op)) {
     auto& slice = slice_of<dma_transfer>(*op);
     auto* const channel = slice.queued.channel.get();
     if (channel == nullptr || op->transfer->code != 0 || channel->is_done(slice.queued.number)) continue;
     channel->ring();  // in case the engine has missed a doorbell; otherwise polling could wait for ever
     auto reason = channel->fault();
-    if (!reason && watches_[channel].is_stalled(channel->completed(), copy::patience_ns(op->transfer->wanted)))
+    if (!reason && watches_[channel].is_stalled(channel->completed(), copy::time_limit_ns(op->transfer->wanted)))
       reason = failure{ETIMEDOUT, "the GPU's copy engine does not answer"};
     if (!reason) continue;
     slice.pull.queues->drop(slice.queued.channel);

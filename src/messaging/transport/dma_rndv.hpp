@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "copy/memory_exchange.hpp"
-#include "copy/patience.hpp"
+#include "copy/time_limit.hpp"
 #include "messaging/transport/transport.hpp"
 
 namespace pl::messaging {
@@ -44,7 +44,7 @@ class dma_rndv final : public transport {
   void submit_ready();
   status submit_list(std::span<operation* const> list);
   void advance(operation& op);
-  void look_for_failures();
+  void check_failures();
 
   copy::memory_exchange memories_;
   std::vector<operation*> ready_;  // operations in progress that have not been queued

@@ -69,7 +69,7 @@ struct rail_peer {
   struct rail_state {
     bool is_up = true;
     std::size_t load = 0;  // unacknowledged bytes that were sent over it
-    std::uint64_t heard_ns = 0, pinged_ns = 0;
+    std::uint64_t last_received_ns = 0, pinged_ns = 0;
     std::size_t controls = 0;  // control messages that UCX has not sent
     silence silent;
   };

@@ -311,7 +311,7 @@ void rail_set::take(unsigned rail, const rail_head& head, const std::byte* data,
   const int rank = static_cast<int>(head.source);
   auto& remote = peer(rank);
   if (!remote.rails[rail].is_up) return;
-  remote.rails[rail].heard_ns = monotonic_ns();
+  remote.rails[rail].last_received_ns = monotonic_ns();
   remote.rails[rail].silent.end();
   if (remote.rails[rail].controls >= kMaxControls) {
     if (head.kind == kPing) return;

@@ -18,7 +18,7 @@
 namespace pl::messaging {
 namespace {
 
-constexpr std::uint64_t kLookNs = 20'000'000;       // between two checks
+constexpr std::uint64_t kPollNs = 20'000'000;       // between two checks
 constexpr std::uint64_t kLinkNs = 50'000'000;       // age of a sent unit at which the link is checked
 constexpr std::uint64_t kSilentNs = 1'000'000'000;  // age of a sent unit at which the other rails are pinged
 constexpr std::uint64_t kPingNs = 250'000'000;      // between two pings on a rail
@@ -49,7 +49,7 @@ bool rail_set::has_outstanding() const {
 
 void rail_set::watch_rails() {
   const auto now = monotonic_ns();
-  if (now - watched_ns_ < kLookNs) return;
+  if (now - watched_ns_ < kPollNs) return;
   watched_ns_ = now;
   for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank)
     for (unsigned rail = 0; rail < rails(); ++rail)
@@ -60,7 +60,7 @@ void rail_set::watch_rail(int rank, unsigned rail, std::uint64_t now) {
   auto& state = peer(rank).rails[rail];
   const auto oldest = peer(rank).oldest_ns(rail);
   if (oldest == 0) return state.silent.end();
-  const auto last_sign_ns = std::max(oldest, state.heard_ns);
+  const auto last_sign_ns = std::max(oldest, state.last_received_ns);
   if (now - last_sign_ns >= kLinkNs && is_link_down(rail)) failing_.push_back({rank, rail, "its link is down"});
   else if (now - last_sign_ns >= kSilentNs) ping_others(rank, rail, now);
 }
@@ -79,7 +79,7 @@ void rail_set::take_pong(int rank, std::uint64_t pinged_ns) {
   for (unsigned rail = 0; rail < rails(); ++rail) {
     auto& state = remote.rails[rail];
     const auto oldest = remote.oldest_ns(rail);
-    const bool was_silent = state.is_up && oldest != 0 && std::max(oldest, state.heard_ns) + kSilentNs <= pinged_ns;
+    const bool was_silent = state.is_up && oldest != 0 && std::max(oldest, state.last_received_ns) + kSilentNs <= pinged_ns;
     if (was_silent && state.silent.note_answer(pinged_ns, kApartNs))
       failing_.push_back({rank, rail, "it is silent, and another one is not"});
   }

@@ -61,7 +61,7 @@ bool shm_ring_rndv::open_inbound(ring_end& end_in, const shm_ring::name& file) {
 void shm_ring_rndv::watch_peer(int rank) {
   if (std::find(busy_peers_.begin(), busy_peers_.end(), rank) != busy_peers_.end()) return;
   busy_peers_.push_back(rank);
-  set_under_way(busy_peers_.size());
+  set_in_flight(busy_peers_.size());
 }
 
 bool shm_ring_rndv::start_receive(operation& receive, const rts_body& rts) {
@@ -98,7 +98,7 @@ void shm_ring_rndv::advance() {
     if (is_filling || is_emptying) ++i;
     else busy_peers_.erase(busy_peers_.begin() + static_cast<std::ptrdiff_t>(i));
   }
-  set_under_way(busy_peers_.size());
+  set_in_flight(busy_peers_.size());
 }
 
 // True for copies of a GPU. In all other cases the other side wakes this process.
@@ -301,7 +301,7 @@ bool shm_ring_rndv::revoke(operation& op, const abort_reason& reason) {
 
 void shm_ring_rndv::forget(int rank) {
   std::erase(busy_peers_, rank);
-  set_under_way(busy_peers_.size());
+  set_in_flight(busy_peers_.size());
   for (ring_end* each : {&rings(rank).outbound, &rings(rank).inbound}) {
     for (auto& copy : each->copies) copy = {};  // waits for copies in progress
     each->ring.reset();

@@ -52,7 +52,7 @@ class transport {
 
   bool awaits_ats() const noexcept { return awaits_ats_; }
   // True: advance() has work to do.
-  bool is_busy() const noexcept { return under_way_ != 0; }
+  bool is_busy() const noexcept { return in_flight_ != 0; }
   // True: it must be polled, because it waits for something that wakes nobody (a copy of a GPU), or for advance() itself.
   // False: it waits for a packet or for a peer that rings, and reports each of its steps as an event.
   virtual bool must_poll() const { return is_busy(); }
@@ -75,17 +75,17 @@ class transport {
  protected:
   void enter(operation& op) noexcept {
     moving_.push_back(&op);
-    set_under_way(under_way_ + 1);
+    set_in_flight(in_flight_ + 1);
   }
   void leave(operation& op) noexcept {
     moving_.remove(&op);
-    set_under_way(under_way_ - 1);
+    set_in_flight(in_flight_ - 1);
   }
-  std::size_t under_way() const noexcept { return under_way_; }
-  void set_under_way(std::size_t count) noexcept {
-    if (count > under_way_) context_.wake.note();
-    all_under_way_ += count - under_way_;
-    under_way_ = count;
+  std::size_t in_flight() const noexcept { return in_flight_; }
+  void set_in_flight(std::size_t count) noexcept {
+    if (count > in_flight_) context_.wake.note();
+    all_in_flight_ += count - in_flight_;
+    in_flight_ = count;
   }
 
   rendezvous& rendezvous_;
@@ -94,8 +94,8 @@ class transport {
   intrusive_list<operation, &operation::in_order> moving_;  // in the order in which they started
 
  private:
-  std::size_t& all_under_way_;  // of all transports
-  std::size_t under_way_ = 0;
+  std::size_t& all_in_flight_;  // of all transports
+  std::size_t in_flight_ = 0;
   const bool awaits_ats_;
 };
 

@@ -114,7 +114,7 @@ void ucx_rndv::receive_in_place(operation& receive) {
 bool ucx_rndv::start_send(operation& send, const rtr_body& request) {
   auto& state = *send.transfer;
   auto& slice = state.slice.emplace<ucx_transfer>(this);
-  slice.parts = std::make_unique<std::array<tagged_part, kChunksUnderWay>>();
+  slice.parts = std::make_unique<std::array<tagged_part, kChunksInFlight>>();
   slice.chunk = request.chunk_bytes;
   slice.first_tag = request.first_tag;
   slice.granted = request.granted;
@@ -198,7 +198,7 @@ void ucx_rndv::send_part(operation& op, tagged_part& part) {
 bool ucx_rndv::start_receive(operation& receive, const rts_body& rts) {
   auto& state = *receive.transfer;
   auto& slice = state.slice.emplace<ucx_transfer>(this);
-  slice.parts = std::make_unique<std::array<tagged_part, kChunksUnderWay>>();
+  slice.parts = std::make_unique<std::array<tagged_part, kChunksInFlight>>();
   if (!state.data.is_empty() && !receive.range.is_device && receive.moved == receive.bytes) {
     receive_in_place(receive);
     return true;

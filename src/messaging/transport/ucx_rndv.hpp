@@ -25,7 +25,7 @@ namespace pl::messaging {
 class ucx_rndv;
 struct peer_state;
 
-constexpr std::size_t kChunksUnderWay = 4;
+constexpr std::size_t kChunksInFlight = 4;
 
 // A tagged part of a message.
 struct tagged_part : ucx_part {
@@ -54,7 +54,7 @@ struct ucx_transfer {
   unsigned parts_busy = 0;
   std::array<std::byte, 8> scratch;  // shorter than any part: UCX drops the bytes that do not fit
   // Active parts, in order of their offsets modulo their number. Empty while a send waits for its RTR.
-  std::unique_ptr<std::array<tagged_part, kChunksUnderWay>> parts;
+  std::unique_ptr<std::array<tagged_part, kChunksInFlight>> parts;
 };
 
 class ucx_rndv final : public transport {

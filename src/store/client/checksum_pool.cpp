@@ -112,7 +112,7 @@ void checksum_pool::sum(value_part& part) {
   else
     part.crc = part.destination == nullptr
                    ? arch::crc32c(part.source, part.bytes)
-                   : arch::crc32c_copy(part.destination, part.source, part.bytes, 0, part.past_cache);
+                   : arch::crc32c_copy(part.destination, part.source, part.bytes, 0, part.non_temporal);
   part.summed.store(true, std::memory_order_release);
 }
 

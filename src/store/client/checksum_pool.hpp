@@ -27,7 +27,7 @@ struct value_part {
   const std::byte* source = nullptr;
   std::size_t bytes = 0;
   std::byte* destination = nullptr;  // if set, summing copies the bytes there (crc32c_copy)
-  bool past_cache = false;
+  bool non_temporal = false;
   std::function<void()> task;  // if set, the part runs this instead of summing; must not throw
   std::shared_ptr<copy::completion> copied;
   bool given = false;

@@ -258,8 +258,8 @@ class client {
 
   // client_device.cpp
   bool wants_gpu_direct(int socket, std::string& why_not) const;
-  void join_device(greeted& hello, std::string why_not);
-  handed_memory hand_over(const memory& buffer, std::uint64_t least_bytes, const stream_order& order);
+  void join_device(handshake_result& hello, std::string why_not);
+  fd_memory hand_over(const memory& buffer, std::uint64_t least_bytes, const stream_order& order);
   bool submit_by_device(const operation_ptr& one);
   void device_refused(const operation_ptr& one);
   bool leave_device(operation& one, bool is_answered);

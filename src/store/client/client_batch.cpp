@@ -65,7 +65,7 @@ struct client::batch_frame {
   std::string body;
   std::uint64_t answer_bytes = 0;
   std::uint64_t device_bytes = 0;
-  handed_memory handed;      // without an owner: host memory
+  fd_memory handed;          // without an owner: host memory
   std::uint64_t origin = 0;  // address of the first byte of that memory
   std::optional<store_protocol::durability> level;
   bool is_device() const noexcept { return operation->method == operation::kind::batch_device; }
@@ -152,7 +152,7 @@ class client::frame_maker {
     batch_frame* frame = last_;
     const bool is_near = frame != nullptr && one.buffer.bytes > 0 &&
                          frame->handed.use.covers(*one.buffer.device, {one.buffer.address, one.buffer.bytes});
-    handed_memory handed;
+    fd_memory handed;
     if (!is_near) {
       handed = owner_.hand_over(one.buffer, 1, {});
       if (handed.owner == nullptr) return;
@@ -181,7 +181,7 @@ class client::frame_maker {
     item.offset = one.buffer.address - frame->origin;
     store_protocol::append(frame->body, item, store_protocol::batch_memory::device);
   }
-  batch_frame* begin_device(const batch_entry& one, handed_memory handed) {
+  batch_frame* begin_device(const batch_entry& one, fd_memory handed) {
     if (const auto found = device_.find(handed.use.memory); found != device_.end()) full(found->second);
     batch_frame& begun = device_[handed.use.memory];
     begun.level = one.level;
@@ -319,14 +319,14 @@ std::vector<reply> client::run_atomic(opcode op, std::uint32_t pool, std::span<c
 // server has work, because allocating memory for thousands of answers takes a while.
 void client::run_frames(opcode op, std::uint32_t pool, std::span<const batch_entry> entries, const batch_settings& settings,
                         std::vector<bool>& is_answered, std::vector<reply>& out) {
-  std::deque<batch_frame> under_way;
-  std::size_t items_under_way = 0;
+  std::deque<batch_frame> in_flight;
+  std::size_t items_in_flight = 0;
   // A value that goes alone may wait for room, have any length, and take any path.
   const auto may_do_alone = [](int status) { return status == EMSGSIZE || status == ENOSPC || status == ENOTSUP; };
   const auto wait_for_oldest = [&] {
-    batch_frame frame = std::move(under_way.front());
-    under_way.pop_front();
-    items_under_way -= frame.items.size();
+    batch_frame frame = std::move(in_flight.front());
+    in_flight.pop_front();
+    items_in_flight -= frame.items.size();
     wait(frame.operation);
     return frame;
   };
@@ -348,20 +348,20 @@ void client::run_frames(opcode op, std::uint32_t pool, std::span<const batch_ent
   };
   const auto has_room = [&](const batch_frame& next) {
     const std::size_t most = next.is_device() ? kDeviceChangesAtATime : kChangesAtATime;
-    return under_way.size() < kFramesAtATime && (!changes(op) || items_under_way + next.items.size() <= most);
+    return in_flight.size() < kFramesAtATime && (!changes(op) || items_in_flight + next.items.size() <= most);
   };
   frame_maker maker(*this, op, pool, settings, [&](batch_frame frame) {
     std::deque<batch_frame> ended;
-    while (!under_way.empty() && !has_room(frame)) ended.push_back(wait_for_oldest());
+    while (!in_flight.empty() && !has_room(frame)) ended.push_back(wait_for_oldest());
     start(frame.operation);
-    items_under_way += frame.items.size();
-    under_way.push_back(std::move(frame));
-    if (under_way.size() == kFramesAhead) make_room_for_answers();
+    items_in_flight += frame.items.size();
+    in_flight.push_back(std::move(frame));
+    if (in_flight.size() == kFramesAhead) make_room_for_answers();
     for (const batch_frame& one : ended) take(one);  // the store works on the next frame meanwhile
   });
   for (std::size_t i = 0; i < entries.size(); ++i) maker.add(i, entries[i]);
   maker.end();
-  while (!under_way.empty()) take(wait_for_oldest());
+  while (!in_flight.empty()) take(wait_for_oldest());
 }
 
 void client::run_alone(opcode op, std::uint32_t pool, std::span<const batch_entry> entries,

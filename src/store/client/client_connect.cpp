@@ -17,7 +17,7 @@ constexpr auto kFirstBackoff = std::chrono::milliseconds(10), kLastBackoff = std
 
 // Precondition: no other thread drives the connection.
 status client::connect_now(lock_t& hold, unsigned timeout_ms) {
-  greeting_request request;
+  handshake_request request;
   request.last_session = last_session_;
   request.attach = options_.use_shm;
   request.rings = options_.use_shm && options_.use_rings;
@@ -27,8 +27,8 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   std::string why_no_device;
   auto wire = connect(options_.server, timeout_ms);
   request.device = wire && wants_gpu_direct((*wire)->fd(), why_no_device);
-  result<greeted> hello = failure{};
-  if (wire) hello = greet(**wire, request, timeout_ms);
+  result<handshake_result> hello = failure{};
+  if (wire) hello = do_handshake(**wire, request, timeout_ms);
   if (hello && hello->rings_fd >= 0) wire = over_rings(*std::move(wire), hello->rings_fd);
   for (const int fd : {hello ? hello->arena_fd : -1, hello ? hello->device_fd : -1})
     if (!wire && fd >= 0) close(fd);

@@ -20,16 +20,16 @@ using store_protocol::opcode;
 constexpr std::uint64_t kShortCopy = 256 << 10;
 // For copies between host memories. Waking a thread takes 50 us, in which one thread copies 600 KiB. A value below 8
 // MiB may still be read from the cache (crc32c_copy).
-constexpr std::uint64_t kTogetherFrom = 4 << 20, kPastCacheFrom = 8 << 20;
+constexpr std::uint64_t kTogetherFrom = 4 << 20, kNonTemporalFrom = 8 << 20;
 // From this size on, starting a kernel costs less than waking threads and waiting for the last part (1 MiB: 129 and 76
 // us, 4 MiB: 152 and 202 us; H200, H100).
 constexpr std::uint64_t kGpuSumFrom = 2 << 20;
 // From this size on, the store writes a durable value to disk while it arrives, and gets progress reports: writing that
 // many bytes takes the disk longer than a message takes.
-constexpr std::uint64_t kTellFrom = 16 << 20, kTellBytes = 8 << 20;
+constexpr std::uint64_t kReportProgressFrom = 16 << 20, kProgressStepBytes = 8 << 20;
 // How long to wait, after the last byte, for a kernel that is delayed by other kernels. The kernel itself takes less
 // time than the copy.
-constexpr auto kPatienceWithGpu = std::chrono::microseconds(500);
+constexpr auto kGpuTimeout = std::chrono::microseconds(500);
 
 }  // namespace
 
@@ -72,11 +72,11 @@ result<std::vector<copy::transfer>> client::pieces_of(operation& one) {
 // Copies between host memories: done here, or started in the checksum pool if long.
 void client::copy_on_cpu(operation& one, const std::vector<copy::transfer>& pieces) {
   one.sum = 0;
-  const bool past_cache = one.got.moved_bytes >= kPastCacheFrom;
+  const bool non_temporal = one.got.moved_bytes >= kNonTemporalFrom;
   if (one.got.moved_bytes < kTogetherFrom) {
     for (const auto& piece : pieces)
       one.sum = arch::crc32c_copy(copy::host_pointer(piece.dst), copy::host_pointer(piece.src), piece.row_bytes, *one.sum,
-                                  past_cache);
+                                  non_temporal);
     return;
   }
   one.phase = operation::stage::copying;
@@ -142,7 +142,7 @@ void client::add_parts(operation& one, const copy::transfer& piece, const std::s
     if (one.mine.device) continue;
     part->source = static_cast<const std::byte*>(copy::host_pointer(piece.src + offset));
     part->destination = memory;
-    part->past_cache = one.got.moved_bytes >= kPastCacheFrom;
+    part->non_temporal = one.got.moved_bytes >= kNonTemporalFrom;
   }
 }
 
@@ -196,7 +196,7 @@ result<bool> client::gpu_sum_ended(operation& one) {
     return true;
   }
   const auto now = clock::now();
-  if (one.gpu_sum_until == clock::time_point()) one.gpu_sum_until = now + kPatienceWithGpu;
+  if (one.gpu_sum_until == clock::time_point()) one.gpu_sum_until = now + kGpuTimeout;
   if (now < one.gpu_sum_until) return false;
   one.gpu_sum.give_up();
   one.sum = 0;
@@ -251,12 +251,12 @@ bool client::may_report_arrival(const operation& one, std::optional<store_protoc
   using store_protocol::durability;
   auto level = one.fields.level.value_or(durability::pool_default);
   if (level == durability::pool_default) level = of_pool.value_or(durability::volatile_);
-  return one.method == operation::kind::put_shm && !one.is_patch() && one.mine.bytes >= kTellFrom &&
+  return one.method == operation::kind::put_shm && !one.is_patch() && one.mine.bytes >= kReportProgressFrom &&
          level != durability::volatile_ && (server_.capabilities & store_protocol::capability::arrived) != 0;
 }
 
 void client::report_arrival(operation& one) {
-  if (!one.reports_arrival || one.arrived_bytes < one.reported_bytes + kTellBytes) return;
+  if (!one.reports_arrival || one.arrived_bytes < one.reported_bytes + kProgressStepBytes) return;
   one.reported_bytes = one.arrived_bytes;
   operation note;  // answered, but not waited for
   note.head.pool_id = one.head.pool_id;

@@ -39,7 +39,7 @@ bool client::wants_gpu_direct(int socket, std::string& why_not) const {
 }
 
 // Precondition: the lock is held.
-void client::join_device(greeted& hello, std::string why_not) {
+void client::join_device(handshake_result& hello, std::string why_not) {
   device_.reset();
   why_no_device_ = !why_not.empty() ? std::move(why_not) : hello.why_no_device;
   if (hello.device_fd < 0) {
@@ -52,8 +52,8 @@ void client::join_device(greeted& hello, std::string why_not) {
 }
 
 // Precondition: the lock is not held, because the first use of an allocation asks the store.
-handed_memory client::hand_over(const memory& buffer, std::uint64_t least_bytes, const stream_order& order) {
-  handed_memory out;
+fd_memory client::hand_over(const memory& buffer, std::uint64_t least_bytes, const stream_order& order) {
+  fd_memory out;
   const bool is_required = options_.require == store_protocol::path::gpu_direct;
   const bool is_free = options_.require == store_protocol::path::none;
   const std::uint64_t least = is_required ? 1 : least_bytes;

@@ -176,7 +176,7 @@ void client::check_ucx_operation(const operation_ptr& one) {
     return finish(one, reason.code, reason.message);
   }
   if (one->method == operation::kind::get_ucx) {
-    if (!one->ucx_answered || transfer.moved_bytes < one->ucx_bytes || transfer.under_way > 0) return;
+    if (!one->ucx_answered || transfer.moved_bytes < one->ucx_bytes || transfer.in_flight > 0) return;
     one->got.moved_bytes = transfer.moved_bytes;
     asked_.erase(one->head.request_id);
     return finish(one, 0);
@@ -234,9 +234,9 @@ void client::stop_ucx_transfer(operation& one) {
   if (ucx_stream_ != nullptr && stream_session_) ucx_stream_->stop(stream_session_, transfer);
   transfer->stopped = true;
   const auto quiet_by = [&](clock::time_point end) {
-    while (ucx_stream_ != nullptr && transfer->under_way > 0 && clock::now() < end)
+    while (ucx_stream_ != nullptr && transfer->in_flight > 0 && clock::now() < end)
       if (!ucx_stream_->progress()) std::this_thread::yield();
-    return ucx_stream_ == nullptr || transfer->under_way == 0;
+    return ucx_stream_ == nullptr || transfer->in_flight == 0;
   };
   if (quiet_by(clock::now() + kQuietGrace)) return;
   // The transfer does not end by itself, because the other end or the network hangs.

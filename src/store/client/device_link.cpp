@@ -32,11 +32,11 @@ constexpr auto kMaxSettling = std::chrono::seconds(10);
 // The copies of a dead process end with its channels, which the kernel removes after it has closed the sockets.
 constexpr auto kDyingChannels = std::chrono::milliseconds(20);
 
-class handed_pin final : public pinned_memory {
+class fd_memory_pin final : public pinned_memory {
  public:
-  handed_pin(const pin_plan& plan, std::shared_ptr<device_link> link, std::uint32_t number)
+  fd_memory_pin(const pin_plan& plan, std::shared_ptr<device_link> link, std::uint32_t number)
       : pinned_memory("store", plan.rounded, plan.device_ordinal), link_(std::move(link)), number_(number) {}
-  ~handed_pin() override { link_->release(number_); }
+  ~fd_memory_pin() override { link_->release(number_); }
   result<cpu_view> map(std::size_t size_bytes, arch::mapping_type) override {
     return cpu_view{copy::host_pointer(std::uint64_t{number_} << kNumberShift), size_bytes, arch::mapping_type::none};
   }
@@ -48,9 +48,9 @@ class handed_pin final : public pinned_memory {
 };
 
 // "Maps" memory into the store by handing it over.
-class handing_backend final : public backend {
+class fd_memory_backend final : public backend {
  public:
-  handing_backend(const cu::driver_table& cuda, std::shared_ptr<rm_space> space, std::shared_ptr<device_link> link)
+  fd_memory_backend(const cu::driver_table& cuda, std::shared_ptr<rm_space> space, std::shared_ptr<device_link> link)
       : cuda_(cuda), space_(std::move(space)), link_(std::move(link)) {}
   const char* name() const noexcept override { return "store"; }
 
@@ -69,7 +69,7 @@ class handing_backend final : public backend {
     region.size_bytes = plan->rounded.size_bytes;
     auto number = link_->import(region);
     if (!number) return number.error();
-    return std::unique_ptr<pinned_memory>(new handed_pin(*plan, link_, *number));
+    return std::unique_ptr<pinned_memory>(new fd_memory_pin(*plan, link_, *number));
   }
 
  private:
@@ -86,7 +86,7 @@ copy::mapping_cache::options cache_options(const std::shared_ptr<device_link>& l
     device_io* const simulated = rm::simulated_device_io(cuda);
     auto space = rm_space::get(simulated != nullptr ? *simulated : default_device_io());
     if (!space) return space.error();
-    return std::unique_ptr<backend>(new handing_backend(cuda, *std::move(space), link));
+    return std::unique_ptr<backend>(new fd_memory_backend(cuda, *std::move(space), link));
   };
   return wanted;
 }

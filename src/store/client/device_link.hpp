@@ -89,17 +89,17 @@ class device_memories {
 };
 
 // An operation's memory, handed over to the store.
-struct handed_memory {
-  handed_memory() = default;
-  handed_memory(handed_memory&&) = default;
+struct fd_memory {
+  fd_memory() = default;
+  fd_memory(fd_memory&&) = default;
   // The use must end before its owner.
-  handed_memory& operator=(handed_memory&& other) noexcept {
+  fd_memory& operator=(fd_memory&& other) noexcept {
     use = std::move(other.use);
     owner = std::move(other.owner);
     has_slot = std::exchange(other.has_slot, false);
     return *this;
   }
-  ~handed_memory() = default;
+  ~fd_memory() = default;
 
   std::shared_ptr<device_memories> owner;  // null: the operation takes another path
   device_memories::use use;

@@ -25,17 +25,17 @@ using clock = std::chrono::steady_clock;
 class answer_fields {
  public:
   answer_fields& operator=(store_protocol::tail said) {
-    said_ = std::make_shared<const store_protocol::tail>(std::move(said));
+    tail_ = std::make_shared<const store_protocol::tail>(std::move(said));
     return *this;
   }
-  const store_protocol::tail* operator->() const noexcept { return said_ ? said_.get() : &nothing(); }
+  const store_protocol::tail* operator->() const noexcept { return tail_ ? tail_.get() : &nothing(); }
 
  private:
   static const store_protocol::tail& nothing() noexcept {
     static const store_protocol::tail kNothing;
     return kNothing;
   }
-  std::shared_ptr<const store_protocol::tail> said_;
+  std::shared_ptr<const store_protocol::tail> tail_;
 };
 
 // A store's answer.
@@ -114,7 +114,7 @@ class operation {
   stream_transfer_ptr ucx_transfer;  // put_ucx, get_ucx: set once its bytes may move
   bool ucx_answered = false;         // get_ucx: the number of bytes is known; put_ucx: the commit has been requested
   std::uint64_t ucx_bytes = 0;       // get_ucx: the number of bytes
-  handed_memory handed;              // ..._device: until the operation ends
+  fd_memory handed;                  // ..._device: until the operation ends
   device_wait expected;              // ..._device
   std::vector<store_protocol::extent> extents;
   copy::completion copies;  // get

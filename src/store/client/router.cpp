@@ -265,7 +265,7 @@ bool router::pause_for_newer_map(std::chrono::milliseconds pause, clock::time_po
 reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t bytes, bool changes, int timeout_ms,
                      const maker& make) {
   const auto end = end_of(timeout_ms);
-  const auto patience = std::chrono::milliseconds(options_.try_ms) + time_for(bytes);
+  const auto timeout = std::chrono::milliseconds(options_.try_ms) + time_for(bytes);
   const store_protocol::sequence sequence{id_, changes ? next_sequence_++ : 0};
   const unsigned copies = copies_of(pool);
   if (copies == 0) return failed_reply(ENXIO, "no such pool is open");
@@ -279,7 +279,7 @@ reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t byt
     }
     if (endpoint.empty()) last = failed_reply(EAGAIN, waits.empty() ? "no server has the key's slot yet" : waits);
     else
-      last = attempt(endpoint, pool, std::min(end, clock::now() + patience), [&](client& connection, std::uint32_t number) {
+      last = attempt(endpoint, pool, std::min(end, clock::now() + timeout), [&](client& connection, std::uint32_t number) {
         auto one = make(connection, number);
         if (changes) one->fields.request_number = sequence;
         return one;

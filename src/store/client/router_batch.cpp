@@ -136,10 +136,10 @@ bool router::ask_batch(batch_call& call, const client_ptr& connection, std::uint
     bytes += call.entries[i].buffer.bytes;
   }
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(call.end - clock::now());
-  const auto patience = std::min(left, std::chrono::milliseconds(options_.try_ms) + time_for(bytes));
+  const auto timeout = std::min(left, std::chrono::milliseconds(options_.try_ms) + time_for(bytes));
   std::vector<std::uint64_t> numbers;
   batch_settings settings;
-  settings.timeout_ms = static_cast<int>(std::max<std::int64_t>(patience.count(), 1));
+  settings.timeout_ms = static_cast<int>(std::max<std::int64_t>(timeout.count(), 1));
   settings.numbers = &numbers;
   auto replies = connection->run_batch(call.op, pool, list, settings);
   bool is_there = true;

@@ -183,12 +183,12 @@ ucx_value_stream::chunk& ucx_value_stream::make_chunk(const stream_session_ptr& 
     out.memory = part_of(transfer->pieces, out.offset, bytes);
   }
   transfer->begun_bytes += bytes;
-  ++transfer->under_way;
+  ++transfer->in_flight;
   return out;
 }
 
 void ucx_value_stream::send_more(const stream_session_ptr& session, const stream_transfer_ptr& transfer) {
-  while (transfer->under_way < kStreamWindow && transfer->begun_bytes < transfer->bytes && !transfer->stopped &&
+  while (transfer->in_flight < kStreamWindow && transfer->begun_bytes < transfer->bytes && !transfer->stopped &&
          transfer->bad.code == 0) {
     const auto bytes = static_cast<std::uint32_t>(std::min(kStreamChunkBytes, transfer->bytes - transfer->begun_bytes));
     auto& one = make_chunk(session, transfer, bytes);
@@ -213,7 +213,7 @@ void ucx_value_stream::end_chunk(chunk& one, const failure& reason) {
   const auto session = one.session;
   const auto transfer = one.transfer;
   if (one.staging != nullptr) free_staging_.push_back(one.staging);
-  --transfer->under_way;
+  --transfer->in_flight;
   if (reason.code == 0) transfer->moved_bytes += one.bytes;
   else if (transfer->bad.code == 0) transfer->bad = reason;
   chunks_.erase(one.place);
@@ -237,7 +237,7 @@ bool ucx_value_stream::on_arrival(std::string_view bytes_of_head, std::size_t by
   const auto& transfer = named->second;
   const bool continues = !transfer->is_out && transfer->bad.code == 0 && head->offset == transfer->begun_bytes &&
                          head->bytes == bytes && bytes > 0 && bytes <= kStreamChunkBytes &&
-                         bytes <= transfer->bytes - transfer->begun_bytes && transfer->under_way < 2 * kStreamWindow;
+                         bytes <= transfer->bytes - transfer->begun_bytes && transfer->in_flight < 2 * kStreamWindow;
   if (!continues) return false;
   --refused_;
   auto& one = make_chunk(session, transfer, head->bytes);

@@ -47,11 +47,11 @@ struct stream_transfer {
 
   std::uint64_t begun_bytes = 0;  // in chunks that are in progress or have ended
   std::uint64_t moved_bytes = 0;  // in chunks that have succeeded
-  unsigned under_way = 0;         // chunks in progress; UCX may touch the memory while there are any
+  unsigned in_flight = 0;         // chunks in progress; UCX may touch the memory while there are any
   std::uint32_t crc = 0;          // of [0, begun_bytes)
   bool stopped = false;           // no more chunks
   failure bad{0, {}};             // the first failure; no chunks are sent after it
-  bool ended_well() const noexcept { return bad.code == 0 && under_way == 0 && moved_bytes == begun_bytes; }
+  bool ended_well() const noexcept { return bad.code == 0 && in_flight == 0 && moved_bytes == begun_bytes; }
 };
 using stream_transfer_ptr = std::shared_ptr<stream_transfer>;
 

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kPageKeys = 500;  // each at most 4 KiB: a page fits a frame
 constexpr std::size_t kMaxPageBytes = 3u << 20;
 constexpr std::size_t kRequestBytes = 1u << 20;
-constexpr int kPushesUnderWay = 32;
+constexpr int kPushesInFlight = 32;
 constexpr int kPageTimeoutMs = 10'000;
 
 result<peer_pool> reach_now(peer_links& links, const peer_name& peer, const std::string& pool) {
@@ -40,7 +40,7 @@ std::optional<unit_set> units_in(std::string_view bytes) {
   return out;
 }
 
-std::string turn_of(store::pool_id pool, std::string_view key) {
+std::string lock_key_of(store::pool_id pool, std::string_view key) {
   std::string out(reinterpret_cast<const char*>(&pool), sizeof pool);
   return out.append(key);
 }
@@ -229,16 +229,16 @@ status catch_up::push(const peer_name& peer, const known_pool& pool, const std::
   struct shared {
     std::mutex lock;
     std::condition_variable changed;
-    int under_way = 0;
+    int in_flight = 0;
     status outcome;
   };
   const auto all = std::make_shared<shared>();
   for (const auto& one : keys) {
     {
       std::unique_lock hold(all->lock);
-      all->changed.wait(hold, [&] { return all->under_way < kPushesUnderWay; });
+      all->changed.wait(hold, [&] { return all->in_flight < kPushesInFlight; });
       if (!all->outcome || stopping_) break;
-      ++all->under_way;
+      ++all->in_flight;
     }
     change mutation;
     mutation.pool = pool.id;
@@ -246,20 +246,20 @@ status catch_up::push(const peer_name& peer, const known_pool& pool, const std::
     mutation.key = one.key;
     mutation.unit = store_client::unit_of(pool.copies, one.key);
     mutation.version = mutation.replaces = one.version;
-    const std::string turn = turn_of(pool.id, one.key);
+    const std::string turn = lock_key_of(pool.id, one.key);
     serializer_.take(turn, [this, all, mutation, peer, turn] {
       copies_.send(mutation, peer, [this, all, turn](const status& outcome) {
         serializer_.leave(turn);
         ++pushed;
         const std::lock_guard hold(all->lock);
         if (!outcome) all->outcome = outcome;
-        --all->under_way;
+        --all->in_flight;
         all->changed.notify_all();
       });
     });
   }
   std::unique_lock hold(all->lock);
-  all->changed.wait(hold, [&] { return all->under_way == 0; });
+  all->changed.wait(hold, [&] { return all->in_flight == 0; });
   return all->outcome;
 }
 

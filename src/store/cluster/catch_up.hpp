@@ -45,7 +45,7 @@ std::string to_bytes(const unit_set& units);
 // Returns nothing if the bytes are not a unit set.
 std::optional<unit_set> units_in(std::string_view bytes);
 // The key's name in the key_serializer.
-std::string turn_of(store::pool_id pool, std::string_view key);
+std::string lock_key_of(store::pool_id pool, std::string_view key);
 
 class catch_up {
  public:

@@ -14,8 +14,8 @@ using store_client::unit_of;
 
 constexpr store::version_t kTakeOverVersions = store::version_t{1}
                                                << 32;  // more puts than fit into the time of a lost lease
-constexpr auto kRefreshPatience = std::chrono::seconds(5);
-constexpr auto kJoinPatience = std::chrono::seconds(30);  // others may change the map meanwhile
+constexpr auto kRefreshTimeout = std::chrono::seconds(5);
+constexpr auto kJoinTimeout = std::chrono::seconds(30);  // others may change the map meanwhile
 
 // Whether this run of the server serves the unit.
 bool is_served_by(const cluster_map& map, unsigned unit, std::uint64_t run) {
@@ -53,8 +53,8 @@ result<std::unique_ptr<cluster_service>> cluster_service::open(store::engine& be
   for (const auto& pool : behind.list_pools())
     if (const auto identity = identity_of(pool.options); identity != 0) self.pools.insert(identity);
   // The lease of this server's earlier run may have to expire first.
-  const auto patience = std::max(std::chrono::seconds(options.lease_s) * 3, kJoinPatience);
-  auto joined = membership::join(self, std::move(hooks), patience);
+  const auto timeout = std::max(std::chrono::seconds(options.lease_s) * 3, kJoinTimeout);
+  auto joined = membership::join(self, std::move(hooks), timeout);
   if (!joined) return joined.error();
   me->members_ = *std::move(joined);
   if (const status pools = me->pools_.follow(*me->members_->view(), *me->members_); !pools)
@@ -135,7 +135,7 @@ result<std::optional<store_client::unit_list>> cluster_service::listed(store::po
 // ---- Changes -------------------------------------------------------------------------------------------------------------
 
 result<cluster_service::entered> cluster_service::enter(const known_pool& pool, std::string_view key) {
-  entered out{pool, std::string(key), turn_of(pool.id, key), unit_of(pool.copies, key), false};
+  entered out{pool, std::string(key), lock_key_of(pool.id, key), unit_of(pool.copies, key), false};
   ++changes_[out.unit];  // before the check: a handover that begins after it sees this change
   if (status fine = admits(pool.id, key, true); !fine) {
     --changes_[out.unit];
@@ -265,7 +265,7 @@ void cluster_service::end_read(const known_pool& pool, std::string_view key, res
                                std::function<void(const Result&)> drop, store::completion<Result> done) {
   // A change may end without being known to every copy, because this server no longer serves the key or because it
   // alone has the change. In both cases a value may be returned if this server still serves the key.
-  serializer_.behind(turn_of(pool.id, key),
+  serializer_.behind(lock_key_of(pool.id, key),
                      [this, unit = unit_of(pool.copies, key), key = std::string(key), found = std::move(found),
                       drop = std::move(drop), done = std::move(done)]() mutable {
                        if (const status fine = may(*now(), unit, key); !fine) {
@@ -290,7 +290,7 @@ result<store::pinned_run> cluster_service::pin_run(store::session_id session, st
     if (one.refusal.code == EBADMSG) one.refusal = {0, {}};
     if (!one.is_pinned) continue;
     // As in end_read(): this read need not see a change that begins from here on.
-    if (serializer_.is_free(turn_of(pool, keys[i])) && may(*now(), unit_of(known->copies, keys[i]), keys[i])) continue;
+    if (serializer_.is_free(lock_key_of(pool, keys[i])) && may(*now(), unit_of(known->copies, keys[i]), keys[i])) continue;
     (void)engine_.unpin(session, out->first + i);
     one.is_pinned = false;
     one.segments = store::segment_list();
@@ -343,7 +343,7 @@ void cluster_service::heal(const known_pool& pool, const std::string& key, std::
   const auto repair = std::make_shared<healing>();
   repair->pool = pool;
   repair->key = key;
-  repair->turn = turn_of(pool.id, key);
+  repair->turn = lock_key_of(pool.id, key);
   repair->info = *info;
   repair->callback = std::move(callback);
   const auto snapshot = now();
@@ -527,7 +527,7 @@ result<store::pool_info> cluster_service::configure_pool(store::pool_id id, cons
 status cluster_service::delete_pool(store::pool_id id) { return pools_.drop(*members_, id); }
 
 result<store::pool_info> cluster_service::find_pool(const std::string& name) {
-  if (const status refreshed = members_->refresh(kRefreshPatience); !refreshed) return refreshed.error();
+  if (const status refreshed = members_->refresh(kRefreshTimeout); !refreshed) return refreshed.error();
   if (const status done = pools_.follow(*members_->view(), *members_); !done) log_("cluster_pool", done.error().message);
   return engine_.find_pool(name);
 }

@@ -67,10 +67,10 @@ std::string held_reports::own_report() const {
 
 status held_reports::exchange() {
   const std::string mine = own_report();
-  if (!has_said_ || mine != said_) {
+  if (!has_reported_ || mine != reported_) {
     const auto done = members_.store().transact({}, {{prefix() + members_.options().name, mine, 0, false}});
     if (!done) return done.error();
-    said_ = mine, has_said_ = true;
+    reported_ = mine, has_reported_ = true;
   }
   const auto all = members_.store().list(prefix());
   if (!all) return all.error();

@@ -42,9 +42,9 @@ class held_reports {
   store::engine& engine_;
   const membership& members_;
   const log_t log_;
-  std::string said_;         // the last report; used by the thread alone
-  bool has_said_ = false;    // used by the thread alone
-  bool has_failed_ = false;  // used by the thread alone; a failure is logged once
+  std::string reported_;       // the last report; used by the thread alone
+  bool has_reported_ = false;  // used by the thread alone
+  bool has_failed_ = false;    // used by the thread alone; a failure is logged once
   std::mutex lock_;
   std::condition_variable changed_;
   bool stopping_ = false;

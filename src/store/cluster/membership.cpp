@@ -69,7 +69,7 @@ membership::membership(const cluster_options& options, etcd client, hooks callba
     : options_(options), etcd_(std::move(client)), hooks_(std::move(callbacks)), view_(std::make_shared<cluster_view>()) {}
 
 result<std::unique_ptr<membership>> membership::join(const cluster_options& options, hooks callbacks,
-                                                     std::chrono::milliseconds patience) {
+                                                     std::chrono::milliseconds limit) {
   // Short, so that a server without an answer renews in time at another of etcd's addresses.
   const auto timeout = std::clamp<std::chrono::milliseconds>(std::chrono::seconds(options.lease_s) / 4, 200ms, 2000ms);
   auto client = etcd::connect(options.etcd, timeout, options.tls);
@@ -80,7 +80,7 @@ result<std::unique_ptr<membership>> membership::join(const cluster_options& opti
     if (!known) return known.error();
     made->known_ = *known;
   }
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto deadline = std::chrono::steady_clock::now() + limit;
   for (;;) {
     const status done = made->enter_anew();
     if (done) break;
@@ -174,12 +174,12 @@ void membership::wake() {
   changed_.notify_all();
 }
 
-status membership::refresh(std::chrono::milliseconds patience) {
+status membership::refresh(std::chrono::milliseconds timeout) {
   std::unique_lock hold(lock_);
   woken_ = true;
   changed_.notify_all();
   const std::uint64_t wanted = checks_begun_ + 1;  // of a check that begins from now on
-  if (!changed_.wait_for(hold, patience, [&] { return checks_done_ >= wanted || stopping_; }) || stopping_)
+  if (!changed_.wait_for(hold, timeout, [&] { return checks_done_ >= wanted || stopping_; }) || stopping_)
     return failure{ETIMEDOUT, "etcd does not answer"};
   return {};
 }

@@ -75,11 +75,11 @@ class membership {
     std::function<bool()> idle;
     std::function<void(const char* event, const std::string& text)> log;
   };
-  // Joins: blocks until etcd has this server, at most for `patience`. EEXIST: another server has this name. EUCLEAN:
+  // Joins: blocks until etcd has this server, at most for `limit`. EEXIST: another server has this name. EUCLEAN:
   // etcd has lost data of the cluster that the data folder belongs to, or is another one (known_cluster.hpp). Nothing
   // else happens before start().
   static result<std::unique_ptr<membership>> join(const cluster_options& options, hooks callbacks,
-                                                  std::chrono::milliseconds patience);
+                                                  std::chrono::milliseconds limit);
   // The thread calls the hooks from now on.
   status start();
   // Gives the lease back, so that others take over at once. The hooks are no longer called.
@@ -102,7 +102,7 @@ class membership {
   // Looks at etcd and proposes changes at once.
   void wake();
   // As wake(), and waits for the result. ETIMEDOUT if etcd does not answer.
-  status refresh(std::chrono::milliseconds patience);
+  status refresh(std::chrono::milliseconds timeout);
 
  private:
   membership(const cluster_options& options, etcd client, hooks callbacks);

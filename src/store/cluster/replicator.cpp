@@ -34,7 +34,7 @@ struct replicator::spreading {
   std::function<void(const result<unsigned>&)> done;
   std::set<std::string> has, asked;
   std::map<std::string, std::uint64_t> again_at_ns;
-  std::optional<failure> hopeless;  // no replica can store it
+  std::optional<failure> permanent_failure;  // no replica can store it
   bool ended = false;
 };
 
@@ -76,7 +76,7 @@ void replicator::act_by(const view_ptr& now, bool serving, std::uint64_t run) {
         return !entry.copies.empty() && entry.copies.front() == self_ && entry.has(one.first);
       });
     });
-    all.assign(under_way_.begin(), under_way_.end());
+    all.assign(in_flight_.begin(), in_flight_.end());
   }
   for (const auto& one : all) step(one);
 }
@@ -87,7 +87,7 @@ void replicator::spread(const change& change, std::function<void(const result<un
   one->done = std::move(done);
   {
     const std::lock_guard hold(lock_);
-    under_way_.insert(one);
+    in_flight_.insert(one);
   }
   step(one);
 }
@@ -104,8 +104,8 @@ void replicator::step(const spreading_ptr& one) {
                       view_->map.units[one->mutation.unit].copies.front() == self_;
     if (!mine) {
       outcome = failure{EREMOTE, "another server has the key now; it is unknown whether it has this change"};
-    } else if (one->hopeless) {
-      outcome = *one->hopeless;
+    } else if (one->permanent_failure) {
+      outcome = *one->permanent_failure;
     } else {
       const std::uint64_t now = monotonic_ns();
       bool complete = true;
@@ -126,7 +126,7 @@ void replicator::step(const spreading_ptr& one) {
     }
     if (ends) {
       one->ended = true;
-      under_way_.erase(one);
+      in_flight_.erase(one);
     }
   }
   if (ends) return std::exchange(one->done, nullptr)(outcome);
@@ -142,7 +142,7 @@ void replicator::on_copy_answer(const spreading_ptr& one, const peer_name& peer,
       one->has.insert(peer.name);
       failing_since_ns_.erase(peer.name);
     } else if (outcome.code() == EBADMSG || outcome.code() == EFBIG) {
-      one->hopeless = outcome.error();  // the value is at fault, not the server
+      one->permanent_failure = outcome.error();  // the value is at fault, not the server
     } else {
       ++failed;
       one->again_at_ns[peer.name] = monotonic_ns() + kPauseNs;

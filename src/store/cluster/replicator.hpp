@@ -82,7 +82,7 @@ class replicator {
   view_ptr view_;
   bool serving_ = false;
   std::uint64_t run_ = 0;
-  std::set<spreading_ptr> under_way_;
+  std::set<spreading_ptr> in_flight_;
   std::map<std::pair<unsigned, std::string>, std::uint64_t> catching_up_;
   std::uint64_t catch_ups_ = 0;
   // Of those, with the revision that the map replaces

@@ -117,7 +117,7 @@ bool arena::may_take(std::uint64_t size_bytes, bool small, placement place) cons
   if (space_.free_bytes() < size_bytes + reserve) return false;
   if (!place.lasting) return true;
   if (small && lasting_slot_bytes_ + size_bytes > whole / kLastingSlotsPart) return false;
-  return lasting_bytes_ + size_bytes <= whole - whole / kReservePart;
+  return sole_copy_bytes_ + size_bytes <= whole - whole / kReservePart;
 }
 
 bool arena::is_lasting_full(std::uint64_t size_bytes) const {
@@ -134,8 +134,8 @@ bool arena::make_lasting(std::span<const segment> pieces) noexcept {
   std::uint64_t bytes = 0;
   for (const segment& piece : pieces) bytes += whole_blocks(piece.size_bytes);
   std::lock_guard lock(mutex_);
-  if (lasting_bytes_ + bytes > info_.size_bytes - info_.size_bytes / kReservePart) return false;
-  lasting_bytes_ += bytes;
+  if (sole_copy_bytes_ + bytes > info_.size_bytes - info_.size_bytes / kReservePart) return false;
+  sole_copy_bytes_ += bytes;
   return true;
 }
 
@@ -145,14 +145,14 @@ std::optional<std::vector<segment>> arena::allocate_blocks(std::uint64_t size_by
   if (!may_take(bytes, size_bytes <= kSlotBytes, place) || (place.apart && !open_apart())) return std::nullopt;
   auto pieces = space_.allocate(size_bytes, max_pieces);
   if (!pieces) return pieces;
-  if (place.lasting) lasting_bytes_ += bytes;
+  if (place.lasting) sole_copy_bytes_ += bytes;
   if (place.apart)
     for (segment& piece : *pieces) piece.offset_bytes += info_.size_bytes;
   return pieces;
 }
 
 void arena::release_blocks(segment piece, bool lasting) {
-  if (lasting) lasting_bytes_ -= piece.size_bytes;
+  if (lasting) sole_copy_bytes_ -= piece.size_bytes;
   if (piece.offset_bytes >= info_.size_bytes) {
     // Memory that is used in both halves would double the tier, so the pages of the other half are given back.
     ::madvise(info_.base + piece.offset_bytes, piece.size_bytes, MADV_DONTNEED);

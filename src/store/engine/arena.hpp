@@ -103,7 +103,7 @@ class arena {
   std::map<std::uint64_t, slot_block> slot_blocks_;     // by offset
   std::map<slot_kind, std::set<std::uint64_t>> roomy_;  // blocks that have a free slot
   bool apart_is_open_ = false;
-  std::uint64_t lasting_bytes_ = 0, lasting_slot_bytes_ = 0;  // in whole blocks
+  std::uint64_t sole_copy_bytes_ = 0, lasting_slot_bytes_ = 0;  // in whole blocks
   std::atomic<std::uint64_t> releases_{0};
   unsigned waiting_ = 0;
 };

@@ -235,7 +235,7 @@ void committer::publish(group& commit_group) {
   for (const auto& [full, key] : commit_group.keys) {
     table::shard& shard = components_.memory.shard_of(full);
     const std::lock_guard lock(shard.mutex);
-    shard.unremembered.clear();  // all of them belong to this group
+    shard.unlogged.clear();  // all of them belong to this group
   }
   if (commit_group.sync) components_.space.release(std::move(commit_group.freed));
   else components_.space.release_after_sync(std::move(commit_group.freed));
@@ -255,7 +255,7 @@ void committer::publish_key(const std::string& full, pending_key& key) {
   table::shard& shard = components_.memory.shard_of(full);
   std::lock_guard lock(shard.mutex);
   shard.note_version(std::max(key.before.version, key.now.version));
-  shard.unremembered.push_back(full);
+  shard.unlogged.push_back(full);
   entry& key_entry = shard.need(full);
   old = key_entry.current;  // released after the lock
   key_entry.committing = false;

@@ -64,9 +64,9 @@ class early_write {
 
  private:
   // A copy from a GPU arrives at tens of GB/s, in pieces of 8 MiB.
-  static constexpr std::chrono::milliseconds kPatience{20};
+  static constexpr std::chrono::milliseconds kTimeout{20};
   struct state {
-    fill_progress coming{kPatience};
+    fill_progress coming{kTimeout};
     std::mutex mutex;
     std::optional<status> written;
     std::function<void(const status&)> on_finished;

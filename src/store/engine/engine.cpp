@@ -148,7 +148,7 @@ status engine::impl::open() {
   auto mapped = store::arena::make(options.arena_bytes, options.chunk_bytes, options.huge_pages);
   if (!mapped) return std::move(mapped).error();
   memory = std::move(*mapped);
-  home.emplace(value_home{*memory, *space});
+  home.emplace(value_storage{*memory, *space});
   values = std::make_unique<table>();
   for (const pool_info& pool : known.list()) place_pool(*known.find(pool.id));
   remembered = std::make_unique<requests>(*records);
@@ -313,11 +313,11 @@ status engine::impl::read_extents() {
 // comes soon after room was freed waits for that. Otherwise the unsynced part would stay in the log, and the next start
 // would have to recover what this stop can seal.
 status engine::impl::sync_at_close() {
-  constexpr std::uint64_t kEnoughBytes = std::uint64_t{16} << 20, kPatienceNs = 15'000'000'000;
+  constexpr std::uint64_t kEnoughBytes = std::uint64_t{16} << 20, kTimeoutNs = 15'000'000'000;
   const std::uint64_t begin_ns = monotonic_ns();
   for (;;) {
     status synced = commits->sync_log();
-    if (synced || synced.code() != ENOSPC || monotonic_ns() - begin_ns > kPatienceNs) return synced;
+    if (synced || synced.code() != ENOSPC || monotonic_ns() - begin_ns > kTimeoutNs) return synced;
     const auto free = files->free_bytes(options.directory);
     if (!free || *free < kEnoughBytes) return synced;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -453,7 +453,7 @@ result<pool_info> engine::create_pool(std::string_view name, const pool_options&
   }
   impl_->last_pool = made.id;
   auto fresh = std::make_shared<pool_state>(made, pool_counts{});
-  fresh->is_apart = impl_->options.keeps_apart && impl_->options.keeps_apart(made);
+  fresh->is_apart = impl_->options.needs_private_arena && impl_->options.needs_private_arena(made);
   fresh->cache = impl_->cache_for(made);
   fresh->held.join(impl_->writers);
   made = fresh->info();

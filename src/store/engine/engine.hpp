@@ -58,9 +58,9 @@ struct engine_options {
   disk* files = nullptr;   // null: the system's files. Outlives the engine.
   // Whether the pool's values must stay out of the memory that other processes map. Called when a pool is opened,
   // created or configured. Null: they never must.
-  std::function<bool(const pool_info&)> keeps_apart;
-  // The terms of a pool that is a cache (its level is volatile_). Called as keeps_apart is. Whether a pool is a cache
-  // never changes.
+  std::function<bool(const pool_info&)> needs_private_arena;
+  // The terms of a pool that is a cache (its level is volatile_). Called as needs_private_arena is. Whether a pool is a
+  // cache never changes.
   std::function<std::optional<cache_terms>(const pool_info&)> cache_of;
   // Called when the visible state of a key changes, in the order of the key's changes, while the engine holds a lock:
   // it must be quick and must not call the engine. Thread-safe. Null: nobody listens.
@@ -227,7 +227,7 @@ class engine {
   // Drops what is left of a run's pins. EBADF if there is no such run.
   status unpin_run(session_id session, pin_id first);
 
-  // Whether these pieces lie in memory that other processes never map (engine_options::keeps_apart).
+  // Whether these pieces lie in memory that other processes never map (engine_options::needs_private_arena).
   bool is_apart(std::span<const segment> pieces) const noexcept;
   // Whether the session has grants or pins.
   bool holds_memory(session_id session) const;

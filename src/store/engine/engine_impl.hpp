@@ -193,7 +193,7 @@ class engine::impl {
   std::string identity;
   std::unique_ptr<index> records;
   std::unique_ptr<extents> space;
-  std::optional<value_home> home;  // for values of memory and extents
+  std::optional<value_storage> home;  // for values of memory and extents
   // Values in the table give back memory and extents when they are destroyed, so the table is destroyed before those
   // two.
   std::unique_ptr<table> values;

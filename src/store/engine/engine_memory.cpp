@@ -37,7 +37,7 @@ bool engine::impl::apply_in_memory(commit_unit& unit) {
       op.precondition, op.expected_version, op.user_flags, op.copy, op.type == operation::kind::put ? unix_now_ns() : 0};
   std::lock_guard lock(shard.mutex);
   // The committer may be working on the same request, sent again over a new connection: it reports what it remembers.
-  if (turn && (shard.is_unremembered(op.full) || !turn->is_new(unit.request.sequence))) return false;
+  if (turn && (shard.is_unlogged(op.full) || !turn->is_new(unit.request.sequence))) return false;
   entry* key_entry = shard.find(op.full, hash);
   if (drop_if_expired(shard, key_entry, *unit.pool)) key_entry = nullptr;
   if (!truth_in_memory(key_entry, *unit.pool, op.full)) return false;

@@ -167,7 +167,7 @@ result<value_ref> engine::impl::copy_in_place(const pool_state& pool, const std:
 }
 
 void engine::impl::place_pool(pool_state& pool) {
-  const bool apart = options.keeps_apart && options.keeps_apart(pool.info());
+  const bool apart = options.needs_private_arena && options.needs_private_arena(pool.info());
   if (pool.is_apart.exchange(apart) == apart || !values) return;
   std::vector<std::string> volatile_ones;
   for (std::size_t i = 0; i < table::kShards; ++i) {

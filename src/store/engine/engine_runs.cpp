@@ -197,7 +197,7 @@ void engine::impl::apply_run(run_change& change) {
     const std::string_view full = run.name_of(value);
     const std::uint64_t sequence = change.given.put.request.sequence + i;
     // The committer may be working on a request that was sent again, or its outcome may be remembered.
-    if (turn && (shard.is_unremembered(full) || !turn->is_new(sequence))) return;
+    if (turn && (shard.is_unlogged(full) || !turn->is_new(sequence))) return;
     entry* key_entry = shard.find(full, hashes[i]);
     if (drop_if_expired(shard, key_entry, pool)) key_entry = nullptr;
     if (!truth_in_memory(key_entry, pool, full)) return;

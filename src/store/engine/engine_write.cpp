@@ -16,17 +16,17 @@ namespace {
 
 constexpr std::uint64_t kSpillBytes = 128 << 10;  // minimum to write at a time, if there is that much to write
 // longer values leave the cache before they are read again
-constexpr std::uint64_t kPastCacheFrom = std::uint64_t{8} << 20;
+constexpr std::uint64_t kNonTemporalFrom = std::uint64_t{8} << 20;
 
 // Copies the value's bytes and computes their checksum in one pass; reports progress.
 std::uint32_t fill(value& target, std::span<const std::byte> source, fill_progress* progress = nullptr) {
-  const bool past_cache = source.size() >= kPastCacheFrom;
+  const bool non_temporal = source.size() >= kNonTemporalFrom;
   std::uint32_t crc = 0;
   std::uint64_t offset = 0;  // in the value
   for (std::span<std::byte> piece : target.spans()) {
     while (!piece.empty()) {
       const std::size_t size = std::min<std::uint64_t>(piece.size(), kFillStepBytes - offset % kFillStepBytes);
-      crc = arch::crc32c_copy(piece.data(), source.data() + offset, size, crc, past_cache);
+      crc = arch::crc32c_copy(piece.data(), source.data() + offset, size, crc, non_temporal);
       piece = piece.subspan(size);
       offset += size;
       if (progress != nullptr) progress->reach(offset);

@@ -123,7 +123,7 @@ std::vector<extent_writer::job> extent_writer::take() {
   std::vector<job> taken;
   std::uint64_t bytes = 0;
   while (!queue_.empty() && bytes < kWriteBytes) {
-    const bool alone = queue_.front().coming && queue_.front().coming->has_patience();
+    const bool alone = queue_.front().coming && queue_.front().coming->has_timeout();
     if (alone && !taken.empty()) break;
     if (alone) bytes = kWriteBytes;
     bytes += queue_.front().stored->length_bytes;

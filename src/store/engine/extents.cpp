@@ -7,8 +7,8 @@
 #include <iterator>
 #include <system_error>
 
-#include "base/lack.hpp"
 #include "base/log.hpp"
+#include "base/shortage.hpp"
 #include "base/text.hpp"
 
 namespace pl::store {
@@ -53,7 +53,7 @@ status extents::open_found(std::uint64_t number) {
   const std::uint64_t size = std::filesystem::file_size(path_of(number), error);
   if (!error && size < options_.file_bytes) cut_at_[number] = size;
   status added = add_file(number);
-  if (added || is_lack_or_full(added.code())) return added;
+  if (added || is_shortage_or_full(added.code())) return added;
   PL_LOG(error, "store: %s cannot be opened, the values in it are lost: %s", path_of(number).c_str(),
          added.error().message.c_str());
   cannot_open_[number] = added.error().message;

@@ -18,12 +18,12 @@ constexpr std::uint64_t kFillStepBytes = std::uint64_t{1} << 20;
 // Thread-safe; one thread copies, one waits.
 class fill_progress {
  public:
-  // Without a patience: the copying thread always reaches the value's end, even if the write failed.
+  // Without a timeout: the copying thread always reaches the value's end, even if the write failed.
   fill_progress() = default;
-  // With a patience: the bytes come from another process, which may stop. The wait ends when nothing arrives for
-  // `patience`.
-  explicit fill_progress(std::chrono::milliseconds patience) : patience_(patience) {}
-  bool has_patience() const noexcept { return patience_.has_value(); }
+  // With a timeout: the bytes come from another process, which may stop. The wait ends when nothing arrives for
+  // `timeout`.
+  explicit fill_progress(std::chrono::milliseconds timeout) : timeout_(timeout) {}
+  bool has_timeout() const noexcept { return timeout_.has_value(); }
   // The first `bytes` have arrived.
   void reach(std::uint64_t bytes) {
     {
@@ -49,8 +49,8 @@ class fill_progress {
     std::unique_lock lock(mutex_);
     while (reached_ < bytes && !given_up_) {
       const std::uint64_t before = reached_;
-      if (!patience_) more_.wait(lock);
-      else if (more_.wait_for(lock, *patience_) == std::cv_status::timeout && reached_ == before) given_up_ = true;
+      if (!timeout_) more_.wait(lock);
+      else if (more_.wait_for(lock, *timeout_) == std::cv_status::timeout && reached_ == before) given_up_ = true;
     }
     return reached_ >= bytes;
   }
@@ -60,7 +60,7 @@ class fill_progress {
   std::condition_variable more_;
   std::uint64_t reached_ = 0;
   bool given_up_ = false;
-  const std::optional<std::chrono::milliseconds> patience_;
+  const std::optional<std::chrono::milliseconds> timeout_;
 };
 
 }  // namespace pl::store

@@ -7,8 +7,8 @@
 #include <mutex>
 #include <string>
 
-#include "base/lack.hpp"
 #include "base/log.hpp"
+#include "base/shortage.hpp"
 #include "store/engine/types.hpp"
 
 namespace pl::store {
@@ -38,7 +38,7 @@ class health {
   // Notes a failed write. Everything makes the store read-only except a lack of room, or of descriptors or memory of
   // this process.
   void note(const failure& cause) {
-    if (is_lack(cause.code)) return;
+    if (is_shortage(cause.code)) return;
     if (cause.code == ENOSPC) full.store(true, std::memory_order_relaxed);
     else fail(cause.message);
   }

@@ -7,7 +7,7 @@
 #include <condition_variable>
 #include <thread>
 
-#include "base/lack.hpp"
+#include "base/shortage.hpp"
 #include "os/blocked_signals.hpp"
 #include "store/engine/index.hpp"
 
@@ -119,7 +119,7 @@ void log_failures::OnBackgroundError(rocksdb::BackgroundErrorReason reason, rock
   // kMemTable: another log could not be made, or what a write left behind could not be written to the old one. Memory holds
   // everything that was acknowledged.
   const bool is_change = reason == rocksdb::BackgroundErrorReason::kMemTable && error->IsIOError();
-  const bool wants = error->IsIOError() && is_lack_or_full(index_failure(*error, "").code);
+  const bool wants = error->IsIOError() && is_shortage_or_full(index_failure(*error, "").code);
   const bool is_log = is_change || (wants && reason == rocksdb::BackgroundErrorReason::kWriteCallback);
   if (is_log && !stops_at_log_) {
     *error = rocksdb::Status::OK();
@@ -146,8 +146,8 @@ status index::resume() {
 
 // Flush() waits for nothing any more once RocksDB has been resumed.
 status index::drain() const {
-  constexpr auto kPatience = std::chrono::seconds(30);
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+  constexpr auto kTimeout = std::chrono::seconds(30);
+  const auto end = std::chrono::steady_clock::now() + kTimeout;
   for (;;) {
     std::uint64_t waiting = 0;
     db_->GetAggregatedIntProperty(rocksdb::DB::Properties::kNumImmutableMemTable, &waiting);

@@ -133,7 +133,7 @@ status requests::read_if_stored(std::uint64_t client, window& destination) {
 }
 
 result<requests::turn> requests::take_turn(std::uint64_t client) {
-  client_lock lock(turn_of(client));
+  client_lock lock(client_mutex_of(client));
   use known(group_of(client), client);
   if (status read = read_if_stored(client, *known); !read) return std::move(read).error();
   return turn(std::move(lock), std::move(known));
@@ -194,7 +194,7 @@ status requests::each(const std::function<bool(std::uint16_t)>& selected,
     for (const std::uint64_t client : client_group.seen()) {
       window known;
       {
-        const client_lock held(turn_of(client));
+        const client_lock held(client_mutex_of(client));
         const std::lock_guard lock(client_group.mutex);
         const auto found = client_group.clients.find(client);
         if (found == client_group.clients.end()) continue;
@@ -214,7 +214,7 @@ status requests::forget(const std::function<bool(std::uint16_t)>& selected) {
   const auto goes = [&](std::uint16_t number) { return number == kAnyGroup || selected(number); };
   for (group& client_group : groups_) {
     for (const std::uint64_t client : client_group.seen()) {
-      const client_lock held(turn_of(client));
+      const client_lock held(client_mutex_of(client));
       const std::lock_guard lock(client_group.mutex);
       const auto found = client_group.clients.find(client);
       if (found == client_group.clients.end()) continue;

@@ -78,7 +78,7 @@ class requests {
 
   using client_lock = std::unique_lock<short_mutex>;
   // Holds off other requests of the client; required for find, remember and store.
-  client_lock lock(const request_key& request) { return client_lock(turn_of(request.client)); }
+  client_lock lock(const request_key& request) { return client_lock(client_mutex_of(request.client)); }
   // The outcome of this request if it was done. EINVAL: it is older than the window, so its outcome is forgotten.
   result<std::optional<request_outcome>> find(const request_key& request);
   void remember(const request_key& request, request_outcome outcome);
@@ -118,7 +118,7 @@ class requests {
 
  private:
   group& group_of(std::uint64_t client) { return groups_[client % kGroups]; }
-  short_mutex& turn_of(std::uint64_t client) { return turns_[client / kGroups % kTurns].mutex; }
+  short_mutex& client_mutex_of(std::uint64_t client) { return turns_[client / kGroups % kTurns].mutex; }
   static window& need(group& client_group, std::uint64_t client);
   static bool forget_oldest_client(group& client_group);
   status read_if_stored(std::uint64_t client, window& destination);

@@ -91,8 +91,8 @@ status salvage::open_index() {
   if (error && error != std::errc::no_such_file_or_directory)
     return failure{error.value(), "store: " + index_folder_ + ": " + errno_text(error.value())};
   if (!is_there) return failure{ENOENT, "store: " + folder_ + " does not contain a store: it has no index"};
-  if (status mended = mend_manifest(); !mended) return mended;
-  if (status mended = mend_logs(); !mended) return mended;
+  if (status mended = repair_manifest(); !mended) return mended;
+  if (status mended = repair_logs(); !mended) return mended;
   index::options settings;
   settings.folder = index_folder_;
   settings.cache_bytes = std::uint64_t{8} << 20;
@@ -106,7 +106,7 @@ status salvage::open_index() {
 
 // CURRENT and the manifest describe the index. If they are not those of the clean stop, the copy from that stop is
 // used. Without a copy, the whole part of the manifest that CURRENT names is used, or of the newest one.
-status salvage::mend_manifest() {
+status salvage::repair_manifest() {
   const auto mark = commit_mark::read(folder_ + "/commit.mark");
   const auto copy = read_manifest_copy(folder_ + "/manifest.copy");
   const auto newest = read_newest_manifest(index_folder_);
@@ -130,7 +130,7 @@ status salvage::mend_manifest() {
 
 // RocksDB opens no index of which a log cannot be read to its end. It is given a copy of such a log, in which what the disk
 // does not give is damaged.
-status salvage::mend_logs() {
+status salvage::repair_logs() {
   std::error_code error;
   std::vector<std::string> names;
   for (const auto& file : fs::directory_iterator(index_folder_, error))

@@ -46,8 +46,8 @@ class salvage {
  private:
   salvage(std::string folder, disk& files) : folder_(std::move(folder)), files_(files) {}
   status open_index();
-  status mend_manifest();
-  status mend_logs();
+  status repair_manifest();
+  status repair_logs();
   status read_log();
   status read_catalogue();
   status open_extents();

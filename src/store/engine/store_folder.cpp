@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::uint64_t kArenaBytes = std::uint64_t{256} << 20;
-constexpr std::size_t kMaxUnderWay = 256;  // concurrent puts of a repair
+constexpr std::size_t kMaxInFlight = 256;  // concurrent puts of a repair
 constexpr const char* kListName = "backup.list";
 constexpr const char* kUnfinishedName = "/unfinished";
 
@@ -276,7 +276,7 @@ class refill {
       outcome_ = put(full, record);
     });
     std::unique_lock lock(mutex_);
-    ended_.wait(lock, [this] { return under_way_ == 0; });
+    ended_.wait(lock, [this] { return in_flight_ == 0; });
     return !read ? read : !outcome_ ? outcome_ : failed_;
   }
 
@@ -317,13 +317,13 @@ class refill {
     });
     {
       std::unique_lock lock(mutex_);
-      ended_.wait(lock, [this] { return under_way_ < kMaxUnderWay; });
-      ++under_way_;
+      ended_.wait(lock, [this] { return in_flight_ < kMaxInFlight; });
+      ++in_flight_;
     }
     target_.put_async(*pool, key_of(full), value, settings, [this](const result<put_result>& done) {
       const std::lock_guard lock(mutex_);
       if (!done && failed_) failed_ = done.error();
-      --under_way_;
+      --in_flight_;
       ended_.notify_all();
     });
     return {};
@@ -363,7 +363,7 @@ class refill {
   status outcome_;
   std::mutex mutex_;
   std::condition_variable ended_;
-  std::size_t under_way_ = 0;
+  std::size_t in_flight_ = 0;
   status failed_;
 };
 

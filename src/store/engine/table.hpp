@@ -61,7 +61,7 @@ class table {
     short_mutex mutex;
     entry_map entries;
     // Keys whose latest change is visible here, while the request behind it is not remembered yet (committer::publish).
-    std::vector<std::string_view> unremembered;
+    std::vector<std::string_view> unlogged;
     // The greatest version of the changes made here. A version reserved earlier is not used below it, so that a key's
     // versions grow, also across an erase.
     version_t last_version = 0;
@@ -74,8 +74,8 @@ class table {
     // Precondition of all: the mutex is held.
     bool is_newest(version_t version) const noexcept { return version > last_version; }
     void note_version(version_t version) noexcept { last_version = std::max(last_version, version); }
-    bool is_unremembered(std::string_view key) const noexcept {
-      return std::find(unremembered.begin(), unremembered.end(), key) != unremembered.end();
+    bool is_unlogged(std::string_view key) const noexcept {
+      return std::find(unlogged.begin(), unlogged.end(), key) != unlogged.end();
     }
     entry* find(std::string_view key) const { return entries.find(key); }
     entry* find(std::string_view key, std::size_t hash) const { return entries.find(key, hash); }

@@ -85,7 +85,7 @@ void uring::submit(part& chunk, bool write) {
   io_uring_sqe_set_data(sqe, &chunk);
 }
 
-status uring::reap(bool write, unsigned& under_way, bool briefly) {
+status uring::reap(bool write, unsigned& in_flight, bool briefly) {
   io_uring_cqe* cqe = nullptr;
   int error = 0;
   __kernel_timespec timeout{0, kBrieflyNs};
@@ -93,7 +93,7 @@ status uring::reap(bool write, unsigned& under_way, bool briefly) {
   while (error == -EINTR);
   if (briefly && error == -ETIME) return {};
   if (error != 0) {
-    under_way = 0;  // their completions will never be known, so the ring is discarded
+    in_flight = 0;  // their completions will never be known, so the ring is discarded
     return failure{-error, "io_uring: waiting failed: " + errno_text(-error)};
   }
   part& done = *static_cast<part*>(io_uring_cqe_get_data(cqe));
@@ -104,7 +104,7 @@ status uring::reap(bool write, unsigned& under_way, bool briefly) {
     submit(done, write);
     return {};
   }
-  --under_way;
+  --in_flight;
   free_[free_count_++] = static_cast<unsigned>(&done - parts_);
   if (moved < 0) return failed(*done.block, write, -moved);
   if (moved == 0) return failed(*done.block, write, EIO);  // the file ends inside the block
@@ -113,13 +113,13 @@ status uring::reap(bool write, unsigned& under_way, bool briefly) {
 
 status uring::write(std::span<const block_io> blocks, stage* through, block_gate* gate) {
   through_ = through;
-  max_under_way_ = through != nullptr ? stage::kParts : kDepth;
+  max_in_flight_ = through != nullptr ? stage::kParts : kDepth;
   return run(blocks, true, gate);
 }
 
 status uring::read(std::span<const block_io> blocks) {
   through_ = nullptr;
-  max_under_way_ = kDepth;
+  max_in_flight_ = kDepth;
   return run(blocks, false, nullptr);
 }
 
@@ -127,21 +127,21 @@ status uring::run(std::span<const block_io> blocks, bool write, block_gate* gate
   // Low numbers on top of the stack: only the first most_ parts, which have a place in the stage, are used.
   for (free_count_ = 0; free_count_ < kDepth; ++free_count_) free_[free_count_] = kDepth - 1 - free_count_;
   status outcome;
-  unsigned under_way = 0;
+  unsigned in_flight = 0;
   std::size_t next = 0;
   std::uint64_t begun = 0;  // of blocks[next]
   std::size_t ready = gate != nullptr ? 0 : blocks.size();
-  while (under_way > 0 || (outcome && next < blocks.size())) {
+  while (in_flight > 0 || (outcome && next < blocks.size())) {
     if (outcome && next == ready && ready < blocks.size()) {
-      ready = gate->ready(next, under_way == 0);
-      if (ready == next && under_way == 0) return failure{ECANCELED, "the rest of a value did not arrive"};
+      ready = gate->ready(next, in_flight == 0);
+      if (ready == next && in_flight == 0) return failure{ECANCELED, "the rest of a value did not arrive"};
     }
-    while (outcome && next < ready && under_way < max_under_way_) {
+    while (outcome && next < ready && in_flight < max_in_flight_) {
       part& fresh = parts_[free_[--free_count_]];
       fresh = part{&blocks[next], nullptr, begun, begun, std::min(blocks[next].size_bytes, begun + kPartBytes)};
       begin(fresh);
       submit(fresh, write);
-      ++under_way;
+      ++in_flight;
       begun = fresh.end;
       if (begun == blocks[next].size_bytes) {
         ++next;
@@ -152,9 +152,9 @@ status uring::run(std::span<const block_io> blocks, bool write, block_gate* gate
     const int submitted = io_uring_submit(&ring_);
     if (submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY && outcome)
       return failure{-submitted, "io_uring: submission failed: " + errno_text(-submitted)};
-    if (through_ != nullptr && outcome && next < ready && under_way < max_under_way_) continue;
-    const bool more_comes = outcome && next == ready && ready < blocks.size() && under_way < max_under_way_;
-    if (status one = reap(write, under_way, more_comes); !one && outcome) outcome = std::move(one);
+    if (through_ != nullptr && outcome && next < ready && in_flight < max_in_flight_) continue;
+    const bool more_comes = outcome && next == ready && ready < blocks.size() && in_flight < max_in_flight_;
+    if (status one = reap(write, in_flight, more_comes); !one && outcome) outcome = std::move(one);
   }
   return outcome;
 }

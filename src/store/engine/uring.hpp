@@ -60,10 +60,10 @@ class uring {
   void begin(part& chunk);
   void submit(part& chunk, bool write);
   // Takes one completion and resubmits the rest of a short transfer. `briefly`: gives up if none comes soon.
-  status reap(bool write, unsigned& under_way, bool briefly);
+  status reap(bool write, unsigned& in_flight, bool briefly);
 
   static constexpr unsigned kDepth = 64;
-  unsigned max_under_way_ = kDepth;  // under way in this run
+  unsigned max_in_flight_ = kDepth;  // under way in this run
   stage* through_ = nullptr;         // in this run
   io_uring ring_{};
   part parts_[kDepth];

@@ -26,7 +26,7 @@ namespace pl::store {
 class value_ref;
 
 // Where values give back their memory and extents. Outlives them.
-struct value_home {
+struct value_storage {
   arena& memory;
   extents& space;
 };
@@ -34,8 +34,9 @@ struct value_home {
 class value {
  public:
   // Creates a value of this length without a place.
-  static value_ref make(const value_home& home, std::uint64_t length_bytes);
-  value(const value_home& home, std::uint64_t length) : home_(&home), length_bytes(length & kLengthMask), shape_(nowhere) {}
+  static value_ref make(const value_storage& home, std::uint64_t length_bytes);
+  value(const value_storage& home, std::uint64_t length)
+      : home_(&home), length_bytes(length & kLengthMask), shape_(nowhere) {}
   ~value() {
     const segment_view pieces = segments();
     home_->memory.release(pieces.span(), is_lasting);
@@ -121,7 +122,7 @@ class value {
   static constexpr std::uint64_t kLengthMask = (std::uint64_t{1} << 40) - 1;
   static_assert(kMaxValueBytes <= kLengthMask);
 
-  const value_home* home_;
+  const value_storage* home_;
   union {
     std::uint64_t offset_ = 0;  // of the only piece
     rare* rare_;
@@ -187,7 +188,7 @@ class value_ref {
   value* one_ = nullptr;
 };
 
-inline value_ref value::make(const value_home& home, std::uint64_t length_bytes) {
+inline value_ref value::make(const value_storage& home, std::uint64_t length_bytes) {
   return value_ref(new value(home, length_bytes));
 }
 

@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::size_t kDataAt = 4096;
 // The lines to be overwritten are in the other end's cache; an ordinary store would fetch each of them first.
-constexpr std::size_t kPastCacheFrom = 1024;
+constexpr std::size_t kNonTemporalFrom = 1024;
 constexpr std::size_t kWholeBytes = kDataAt + 2 * byte_rings::kRingBytes;
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
@@ -83,12 +83,12 @@ failure byte_rings::nonsense() { return {EPROTO, "the other end of the byte ring
 
 // Copies without publishing; write() publishes.
 void byte_rings::store(std::byte* target, const void* source, std::size_t bytes) {
-  if (bytes < kPastCacheFrom) {
+  if (bytes < kNonTemporalFrom) {
     std::memcpy(target, source, bytes);
     return;
   }
   arch::copy_to_unfenced(arch::mapping_type::wc, target, source, bytes);
-  stored_past_cache_ = true;
+  stored_non_temporal_ = true;
 }
 
 // Precondition: there is room.
@@ -115,7 +115,7 @@ result<std::size_t> byte_rings::write(std::span<const iovec> buffers) {
     done += part;
   }
   if (done == 0) return done;
-  if (std::exchange(stored_past_cache_, false)) arch::publish_to_device(arch::mapping_type::wc);
+  if (std::exchange(stored_non_temporal_, false)) arch::publish_to_device(arch::mapping_type::wc);
   // Sequentially consistent, like arm(): either arm() sees these bytes, or this end sees that the other end sleeps.
   outgoing_.shared->written.store(outgoing_.mine, std::memory_order_seq_cst);
   if (outgoing_.shared->reader_sleeps.load(std::memory_order_seq_cst) != 0)

@@ -69,7 +69,7 @@ class byte_rings {
   direction outgoing_, incoming_;
   bool is_armed_ = false;
   bool wakeup_due_ = false;
-  bool stored_past_cache_ = false;
+  bool stored_non_temporal_ = false;
 };
 
 }  // namespace pl::store_protocol

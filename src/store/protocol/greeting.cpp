@@ -87,7 +87,7 @@ failure refused(const answer& reply) { return {reply.header.status, reply.fields
 
 }  // namespace
 
-result<greeted> greet(byte_channel& wire, const greeting_request& request, unsigned timeout_ms) {
+result<handshake_result> do_handshake(byte_channel& wire, const handshake_request& request, unsigned timeout_ms) {
   exchange talk(wire, timeout_ms);
   store_protocol::tail hello;
   hello.greeting.emplace().session = request.last_session;
@@ -97,7 +97,7 @@ result<greeted> greet(byte_channel& wire, const greeting_request& request, unsig
   if (!welcome) return welcome.error();
   if (welcome->header.status != 0) return refused(*welcome);
   if (!welcome->fields.greeting) return failure{EPROTO, "the store's greeting has no content"};
-  greeted out;
+  handshake_result out;
   out.server = *welcome->fields.greeting;
   out.ucx = welcome->fields.ucx.copy();
   out.ucx_refusal = welcome->fields.ucx_transports.value_or("the store has no UCX, or is told not to use it (\"ucx\")");

@@ -11,7 +11,7 @@
 
 namespace pl::store_client {
 
-struct greeted {
+struct handshake_result {
   store_protocol::hello server;
   std::optional<store_protocol::arena> memory;  // if attached
   int arena_fd = -1;                            // owned by the caller; -1 if not attached
@@ -23,7 +23,7 @@ struct greeted {
   std::string ucx_refusal;  // if the server gave one
 };
 
-struct greeting_request {
+struct handshake_request {
   std::uint64_t last_session = 0;
   bool attach = true;                            // the arena, if the server allows it
   bool device = false;                           // a device link, if the server has DMA channels
@@ -33,6 +33,6 @@ struct greeting_request {
 };
 
 // Blocks for at most `timeout_ms`. EPROTO: not a store, or another version. Also EACCES and others.
-result<greeted> greet(byte_channel& wire, const greeting_request& request, unsigned timeout_ms);
+result<handshake_result> do_handshake(byte_channel& wire, const handshake_request& request, unsigned timeout_ms);
 
 }  // namespace pl::store_client

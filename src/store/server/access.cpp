@@ -172,7 +172,7 @@ access_rules::mapping access_rules::mapping_of(const peer& remote) const {
   return contains(lists_.readers, remote.principal) ? mapping::read : mapping::none;
 }
 
-bool access_rules::keeps_apart(const pool_policy& pool) const {
+bool access_rules::needs_private_arena(const pool_policy& pool) const {
   if (!pool.allow_shm) return true;
   const auto may = [&](const std::string& principal) {
     if (contains(lists_.admins, principal)) return rights{true, true, true};

@@ -68,7 +68,7 @@ class access_rules {
   mapping mapping_of(const peer& remote) const;
   // Whether the pool's values must stay out of the mapped memory: its settings say so, or somebody who may map that
   // memory lacks the rights to everything that the mapping shows.
-  bool keeps_apart(const pool_policy& pool) const;
+  bool needs_private_arena(const pool_policy& pool) const;
   rights rights_of(const peer& remote, const pool_policy& pool) const;
 
  private:

@@ -172,7 +172,7 @@ void device_queue::submit(std::vector<job>& list) {
   const std::uint64_t began_ns = monotonic_ns();
   submitted now{list.front().gpu, *std::move(ticket), began_ns, began_ns + kRingAgainNs, {}};
   for (job& one : list) now.ended.push_back(std::move(one.ended));
-  under_way_.push_back(std::move(now));
+  in_flight_.push_back(std::move(now));
 }
 
 // Returns nothing while the transfer is in progress.
@@ -189,20 +189,20 @@ std::optional<status> device_queue::outcome_of(submitted& one) {
 }
 
 void device_queue::stop() noexcept {
-  for (const auto& one : under_way_) one.gpu->drop(one.ticket.channel);
+  for (const auto& one : in_flight_) one.gpu->drop(one.ticket.channel);
 }
 
 std::size_t device_queue::poll() {
   flush();
   std::size_t did = 0;
-  for (std::size_t i = 0; i < under_way_.size();) {
-    auto outcome = outcome_of(under_way_[i]);
+  for (std::size_t i = 0; i < in_flight_.size();) {
+    auto outcome = outcome_of(in_flight_[i]);
     if (!outcome) {
       ++i;
       continue;
     }
-    submitted one = std::move(under_way_[i]);
-    under_way_.erase(under_way_.begin() + static_cast<std::ptrdiff_t>(i));
+    submitted one = std::move(in_flight_[i]);
+    in_flight_.erase(in_flight_.begin() + static_cast<std::ptrdiff_t>(i));
     if (!*outcome) one.gpu->drop(one.ticket.channel);
     for (auto& ended : one.ended) ended(*outcome);
     ++did;

@@ -103,7 +103,7 @@ class device_queue final : public ring_poller::member {
     std::uint64_t began_ns = 0, ring_ns = 0;  // ring_ns: when to ring the doorbell again
     std::vector<std::function<void(const status&)>> ended;
   };
-  bool is_idle() const noexcept { return gathered_.empty() && under_way_.empty() && watched_.empty(); }
+  bool is_idle() const noexcept { return gathered_.empty() && in_flight_.empty() && watched_.empty(); }
   void be_polled();
   void submit(std::vector<job>& list);
   static std::optional<status> outcome_of(submitted& one);
@@ -111,7 +111,7 @@ class device_queue final : public ring_poller::member {
   ring_poller* poller_;
   bool is_polled_ = false;
   std::vector<job> gathered_;
-  std::deque<submitted> under_way_;
+  std::deque<submitted> in_flight_;
   std::vector<std::function<bool()>> watched_;
 };
 

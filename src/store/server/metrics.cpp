@@ -182,7 +182,7 @@ std::string metrics::text(const store::engine_stats& engine, const std::vector<s
   counter(out, "peerlane_store_stalled_total",
           "Connections ended because they took nothing, or sent nothing of what they had begun.", stalled.load());
   counter(out, "peerlane_store_idle_total", "Connections ended because nothing was asked for long.", idle.load());
-  gauge(out, "peerlane_store_ungreeted", "Open connections that have not greeted.", ungreeted.load());
+  gauge(out, "peerlane_store_ungreeted", "Open connections that have not greeted.", in_handshake.load());
   counter(out, "peerlane_store_rings_total", "Connections whose bytes went through shared memory.", rings.load());
   counter(out, "peerlane_store_waits_for_room_total", "Puts that waited for memory.", waits_for_room.load());
   counter(out, "peerlane_store_ucx_refused_total", "UCX messages that named no transfer of a session, or broke its rules.",

@@ -25,7 +25,7 @@ class metrics {
   // Counts bytes of values that took this path.
   void bytes(store_protocol::path way, bool into_store, std::uint64_t count) noexcept;
 
-  std::atomic<std::int64_t> connections{0}, ungreeted{0};
+  std::atomic<std::int64_t> connections{0}, in_handshake{0};
   std::atomic<std::uint64_t> accepted{0}, refused{0}, protocol_errors{0}, stalled{0}, idle{0}, waits_for_room{0}, rings{0};
   std::atomic<std::uint64_t> ucx_refused{0};  // UCX messages that named no transfer of a session
   // Transfers by the server's DMA channels that failed and took another path

@@ -13,9 +13,9 @@ namespace pl::store_server {
 
 class receive_buffer {
  public:
-  static constexpr std::size_t kFirstBytes = 256;         // until the client has sent its greeting
-  static constexpr std::size_t kGreetedBytes = 16 << 10;  // after the greeting
-  static constexpr std::size_t kUsualBytes = 256 << 10;   // for clients that send much at a time; longer frames get more
+  static constexpr std::size_t kFirstBytes = 256;                 // until the client has sent its greeting
+  static constexpr std::size_t kHandshakeResultBytes = 16 << 10;  // after the greeting
+  static constexpr std::size_t kUsualBytes = 256 << 10;  // for clients that send much at a time; longer frames get more
 
   std::size_t size() const noexcept { return size_; }
   std::string_view bytes() const noexcept { return {data_.get() + begin_, end_ - begin_}; }

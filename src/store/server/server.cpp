@@ -38,7 +38,7 @@ namespace {
 using asio::ip::tcp;
 
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after errors such as EMFILE
-constexpr std::uint64_t kTellAgainNs = 60'000'000'000;         // so that a lasting condition does not fill the log
+constexpr std::uint64_t kLogAgainNs = 60'000'000'000;          // so that a lasting condition does not fill the log
 constexpr unsigned kSearchingThreads = 2;
 constexpr int kMaxScrapes = 16;
 // One thread and its connections.
@@ -142,8 +142,8 @@ struct scrape : std::enable_shared_from_this<scrape> {
   std::array<char, 4096> question{};
   std::string reply;
 
-  void start(std::string text, std::chrono::seconds patience) {
-    timer.expires_after(patience);
+  void start(std::string text, std::chrono::seconds delay) {
+    timer.expires_after(delay);
     timer.async_wait([weak = weak_from_this()](std::error_code cancelled) {
       std::error_code ignored;
       if (const auto me = weak.lock(); me && !cancelled) me->socket.close(ignored);
@@ -190,8 +190,8 @@ struct server::state {
   std::unique_ptr<asio::signal_set> signals, reload_signal;
   std::unique_ptr<asio::steady_timer> drain_timer;
   std::atomic<int> scrapes{0};
-  std::atomic<std::uint64_t> accept_told_ns{0};  // when the log last reported it
-  std::atomic<bool> halted{false};               // no thread serves any more
+  std::atomic<std::uint64_t> accept_logged_ns{0};  // when the log last reported it
+  std::atomic<bool> halted{false};                 // no thread serves any more
   int descriptor_limit = 0;
   std::optional<failure> failed;  // failure of a serving thread
   std::string socket_path;
@@ -259,7 +259,7 @@ std::string server::state::open_device() {
 status server::state::open_engine() {
   const auto options = [this] {
     auto made = engine_options_of(config);
-    made.keeps_apart = [this](const store::pool_info& pool) { return access.keeps_apart(policy_of(pool)); };
+    made.needs_private_arena = [this](const store::pool_info& pool) { return access.needs_private_arena(policy_of(pool)); };
     made.cache_of = cache_terms_of;
     made.on_change = [this](const store::key_change& one) { watches.tell(one); };
     return made;
@@ -394,9 +394,9 @@ void server::state::accept(Acceptor& acceptor) {
   acceptor.async_accept(*taken, [this, &acceptor, &loop, taken, is_scrape](std::error_code error) {
     if (error == asio::error::operation_aborted || stopping) return;
     if (error) {  // out of descriptors; open connections continue
-      const std::uint64_t now_ns = monotonic_ns(), told_ns = accept_told_ns.load();
-      if (told_ns == 0 || now_ns - told_ns > kTellAgainNs) {
-        accept_told_ns = now_ns;
+      const std::uint64_t now_ns = monotonic_ns(), logged_ns = accept_logged_ns.load();
+      if (logged_ns == 0 || now_ns - logged_ns > kLogAgainNs) {
+        accept_logged_ns = now_ns;
         log.write(event_log::level::error, "accept_failed", {{"why", error.message()}});
       }
       const auto pause = std::make_shared<asio::steady_timer>(home());
@@ -473,8 +473,8 @@ void server::state::add(asio::io_context& context, std::unique_ptr<transport> wi
   {
     const std::lock_guard hold(sessions_lock);
     // Connections that have not sent a greeting must not take all slots.
-    const auto most_ungreeted = static_cast<std::int64_t>(std::max<std::uint64_t>(64, config.max_connections / 4));
-    if (sessions.size() < config.max_connections && counters.ungreeted < most_ungreeted) {
+    const auto max_in_handshake = static_cast<std::int64_t>(std::max<std::uint64_t>(64, config.max_connections / 4));
+    if (sessions.size() < config.max_connections && counters.in_handshake < max_in_handshake) {
       made = std::make_shared<session>(context, std::move(wire), *parts);
       sessions[made.get()] = made;
     }

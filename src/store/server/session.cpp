@@ -14,12 +14,12 @@ namespace pl::store_server {
 namespace {
 
 using store_protocol::opcode;
-constexpr std::size_t kMaxGreetingBytes = store_protocol::kHeadBytes + store_protocol::kMaxTailBytes;
+constexpr std::size_t kMaxHandshakeBytes = store_protocol::kHeadBytes + store_protocol::kMaxTailBytes;
 constexpr std::uint64_t kProgressBytes = 64 << 10;   // fewer bytes of a frame within stall_timeout_s are no progress
 constexpr std::size_t kMaxWaitingBytes = 16u << 20;  // answers that the client has not taken yet
 constexpr std::size_t kMaxDownloads = 256;
 // The steps of clients that copy the bytes themselves
-constexpr std::uint64_t kTellFrom = 16u << 20, kTellBytes = 4u << 20;
+constexpr std::uint64_t kReportProgressFrom = 16u << 20, kProgressStepBytes = 4u << 20;
 constexpr auto kRoomPause = std::chrono::milliseconds(2);  // between checks for room
 constexpr auto kWatchPause = std::chrono::seconds(1);
 
@@ -67,15 +67,15 @@ session::session(asio::io_context& home, std::unique_ptr<transport> wire, server
       opened_ns_(monotonic_ns()),
       progress_ns_(opened_ns_) {
   ++parts_.counters.connections;
-  ++parts_.counters.ungreeted;
+  ++parts_.counters.in_handshake;
 }
 
 session::~session() {
   out_.drop();
   drop_watches();
   --parts_.counters.connections;
-  if (!greeted_) --parts_.counters.ungreeted;
-  for (const auto& [id, one] : uploads_) let_hold_go(std::exchange(one->held_bytes, 0));
+  if (!is_handshake_done_) --parts_.counters.in_handshake;
+  for (const auto& [id, one] : uploads_) release_hold(std::exchange(one->held_bytes, 0));
   for (const auto& [id, one] : uploads_)
     if (!one->refused) (void)parts_.engine.abort(engine_session_, one->granted.id);
   if (engine_session_ != 0)
@@ -91,9 +91,9 @@ bool session::join_principal() {
   return connected_.all() <= parts_.config.max_principal_connections;
 }
 
-void session::has_greeted() {
-  if (std::exchange(greeted_, true)) return;
-  --parts_.counters.ungreeted;
+void session::finish_handshake() {
+  if (std::exchange(is_handshake_done_, true)) return;
+  --parts_.counters.in_handshake;
 }
 
 void session::start() {
@@ -126,7 +126,8 @@ void session::watch() {
   watch_timer_.async_wait([me = shared_from_this()](std::error_code error) {
     if (error || me->closed_) return;
     const std::uint64_t now = monotonic_ns(), second = 1'000'000'000;
-    if (!me->greeted_ && now - me->opened_ns_ > me->parts_.config.hello_timeout_s * second) return me->close("no greeting");
+    if (!me->is_handshake_done_ && now - me->opened_ns_ > me->parts_.config.hello_timeout_s * second)
+      return me->close("no greeting");
     const std::uint64_t writing_since = me->out_.writing_since_ns();
     if (writing_since != 0 && now - writing_since > me->parts_.config.stall_timeout_s * second) {
       ++me->parts_.counters.stalled;
@@ -159,7 +160,7 @@ void session::made_progress() {
 bool session::is_sending_something() const { return !uploads_.empty() || incoming_ || !buffer_.empty(); }
 
 bool session::holds_nothing() const {
-  return under_way_ == 0 && !is_sending_something() && grants_.empty() && ucx_grants_.empty() && pinned_.empty() &&
+  return in_flight_ == 0 && !is_sending_something() && grants_.empty() && ucx_grants_.empty() && pinned_.empty() &&
          out_.idle();
 }
 
@@ -188,14 +189,14 @@ void session::hold(std::uint64_t bytes) {
   memory_.set(granted_bytes_ + pinned_bytes_);
 }
 
-void session::let_hold_go(std::uint64_t bytes) {
+void session::release_hold(std::uint64_t bytes) {
   granted_bytes_ -= bytes;
   memory_.set(granted_bytes_ + pinned_bytes_);
 }
 
-void session::hold_pin(std::uint64_t pin, std::uint64_t bytes, bool is_lent) {
+void session::hold_pin(std::uint64_t pin, std::uint64_t bytes, bool is_leased) {
   const std::uint64_t counted = std::max(bytes, kMinHeldBytes);
-  pinned_[pin] = {counted, is_lent};
+  pinned_[pin] = {counted, is_leased};
   pinned_bytes_ += counted;
   memory_.set(granted_bytes_ + pinned_bytes_);
 }
@@ -209,10 +210,11 @@ bool session::may_buffer_more() const { return buffers_.all() < parts_.config.ma
 
 bool session::make_buffer_room() {
   // A client that fills the buffer gets a larger one.
-  const bool larger = greeted_ && std::exchange(sends_much_, false) && buffer_.size() < receive_buffer::kUsualBytes;
+  const bool larger =
+      is_handshake_done_ && std::exchange(sends_much_, false) && buffer_.size() < receive_buffer::kUsualBytes;
   if (!buffer_.full() && !larger) return true;
-  const std::size_t next = buffer_.next_size(greeted_ ? wanted_bytes_ : kMaxGreetingBytes);
-  if (greeted_ && next > receive_buffer::kUsualBytes && !may_buffer_more()) {
+  const std::size_t next = buffer_.next_size(is_handshake_done_ ? wanted_bytes_ : kMaxHandshakeBytes);
+  if (is_handshake_done_ && next > receive_buffer::kUsualBytes && !may_buffer_more()) {
     fail_protocol({ENOBUFS, format("the frames that %s has begun take %llu bytes already: end some of them first "
                                    "(max_principal_buffer_bytes)",
                                    wire_->other().principal.c_str(), static_cast<unsigned long long>(buffers_.all()))});
@@ -248,13 +250,13 @@ void session::drain() {
 }
 
 void session::finish_if_drained() {
-  if (draining_ && under_way_ == 0 && out_.idle()) close("drained");
+  if (draining_ && in_flight_ == 0 && out_.idle()) close("drained");
 }
 
 // ---- Reading -----------------------------------------------------------------------------------------------------------
 
 bool session::may_parse() const {
-  return !closed_ && !broken_ && !waiting_for_room_ && under_way_ < parts_.config.max_requests &&
+  return !closed_ && !broken_ && !waiting_for_room_ && in_flight_ < parts_.config.max_requests &&
          answer_bytes() < kMaxWaitingBytes && out_.downloads() < kMaxDownloads && (answer_bytes() == 0 || may_buffer_more());
 }
 
@@ -270,8 +272,10 @@ void session::read_more() {
     destination = asio::buffer(incoming_->room.front().data(), incoming_->room.front().size());
   } else {
     buffer_.pack();
-    if (buffer_.empty() && buffer_.size() > receive_buffer::kUsualBytes) buffer_.resize(receive_buffer::kGreetedBytes);
-    if (greeted_ && buffer_.size() < receive_buffer::kGreetedBytes) buffer_.resize(receive_buffer::kGreetedBytes);
+    if (buffer_.empty() && buffer_.size() > receive_buffer::kUsualBytes)
+      buffer_.resize(receive_buffer::kHandshakeResultBytes);
+    if (is_handshake_done_ && buffer_.size() < receive_buffer::kHandshakeResultBytes)
+      buffer_.resize(receive_buffer::kHandshakeResultBytes);
     if (!make_buffer_room()) return;
     // During a value, reads only the next frame's head, so that the bytes after it go straight to their destination.
     const bool head_alone = !uploads_.empty() && buffer_.empty();
@@ -323,7 +327,7 @@ bool session::parse_one() {
   if (!header) return fail_protocol(header.error()), false;
   const std::size_t front = store_protocol::kHeadBytes + header->key_bytes + header->tail_bytes;
   const std::size_t whole = front + (header->op == opcode::data ? 0 : header->body_bytes);
-  if (!greeted_ && (header->op != opcode::hello || header->body_bytes > 0 || header->key_bytes > 0))
+  if (!is_handshake_done_ && (header->op != opcode::hello || header->body_bytes > 0 || header->key_bytes > 0))
     return fail_protocol({EPROTO, "the first frame of a connection is hello"}), false;
   if (have.size() < whole) {
     wanted_bytes_ = whole;
@@ -374,7 +378,7 @@ bool session::take_frame(std::span<const std::byte> whole, const store_protocol:
   one->began_ns = parse_ns_;
   if (header.deadline_us != store_protocol::kNoDeadline)
     one->deadline = clock::time_point(std::chrono::nanoseconds(parse_ns_)) + std::chrono::microseconds(header.deadline_us);
-  ++under_way_;
+  ++in_flight_;
   one->promised_bytes = most_bytes_of(header);
   promised_bytes_ += one->promised_bytes;
   if (!one->fields.unpin.empty()) take_back(one->fields.unpin);
@@ -435,7 +439,8 @@ void session::body_complete() {
 // A durable value is written to disk while it arrives.
 void session::report_arrival(upload& one) {
   const bool whole = (one.request->head.flags & store_protocol::flag::patch) == 0;
-  if (one.writer || !whole || one.request->head.value_bytes < kTellFrom || one.have_bytes < one.reported_bytes + kTellBytes)
+  if (one.writer || !whole || one.request->head.value_bytes < kReportProgressFrom ||
+      one.have_bytes < one.reported_bytes + kProgressStepBytes)
     return;
   one.reported_bytes = one.have_bytes;
   (void)parts_.engine.arrived(engine_session_, one.granted.id, one.have_bytes, put_options_of(one.request->fields, 0).level);
@@ -467,9 +472,9 @@ void session::give_up_uploads() {
     if (std::exchange(one->refused, true)) continue;
     if (one->granted.id != 0) (void)parts_.engine.abort(engine_session_, one->granted.id);
     one->writer.reset();
-    let_hold_go(std::exchange(one->held_bytes, 0));
+    release_hold(std::exchange(one->held_bytes, 0));
     promised_bytes_ -= std::exchange(one->request->promised_bytes, 0);
-    --under_way_;
+    --in_flight_;
   }
 }
 
@@ -500,7 +505,7 @@ void session::count_and_log(const pending_request& request, const status& outcom
 
 void session::answer(const request_ptr& request, const status& outcome, store_protocol::tail fields, std::string_view body,
                      std::uint64_t value_bytes, std::uint16_t flags) {
-  --under_way_;
+  --in_flight_;
   promised_bytes_ -= std::exchange(request->promised_bytes, 0);
   const std::uint64_t took_ns = monotonic_ns() - request->began_ns;
   count_and_log(*request, outcome, took_ns);

@@ -188,13 +188,13 @@ class session : public std::enable_shared_from_this<session> {
   std::uint64_t most_held_bytes() const;
   failure holds_enough(std::uint64_t held_bytes) const;
   void hold(std::uint64_t bytes);
-  void let_hold_go(std::uint64_t bytes);
-  void hold_pin(std::uint64_t pin, std::uint64_t bytes, bool is_lent = false);
+  void release_hold(std::uint64_t bytes);
+  void hold_pin(std::uint64_t pin, std::uint64_t bytes, bool is_leased = false);
   void made_progress();
   bool is_sending_something() const;
   bool holds_nothing() const;
   bool join_principal();
-  void has_greeted();
+  void finish_handshake();
   // Runs `work` on this connection's thread: at once if this is that thread.
   template <class Then>
   void run_on_home_thread(Then work);
@@ -221,12 +221,12 @@ class session : public std::enable_shared_from_this<session> {
   void put_streamed(const request_ptr& request, std::string_view key);
   void upload_complete(const std::shared_ptr<upload>& one);
   // Finds and pins the value that the request names, then calls `handler` on this session's strand, or answers why not.
-  void look_up(const request_ptr& request, std::string_view key,
-               void (session::*handler)(const request_ptr&, const store::pinned_value&));
+  void find_value(const request_ptr& request, std::string_view key,
+                  void (session::*handler)(const request_ptr&, const store::pinned_value&));
   // Returns true, and releases the value, if the request has to read it past memory.
   bool holds_too_much(const request_ptr& request, const store::pinned_value& value);
-  bool look_up_again(const request_ptr& request, const std::string& key,
-                     void (session::*handler)(const request_ptr&, const store::pinned_value&));
+  bool retry_lookup(const request_ptr& request, const std::string& key,
+                    void (session::*handler)(const request_ptr&, const store::pinned_value&));
   void send_value(const request_ptr& request, const store::pinned_value& value);
   void alloc(const request_ptr& request, std::string_view key);
   void arrived(const request_ptr& request);
@@ -257,7 +257,7 @@ class session : public std::enable_shared_from_this<session> {
   store::put_options put_options_of(const store_protocol::tail& fields, std::uint16_t request_group) const;
   status admits(const pending_request& request, std::string_view key, bool writes);
   bool may_still_write(std::uint32_t pool) const;
-  failure no_right_any_more(std::uint32_t pool) const;
+  failure permission_lost(std::uint32_t pool) const;
   std::shared_lock<std::shared_mutex> gate_of(const pending_request& request);
   status is_still_admitted(const pending_request& request, std::string_view key);
   result<store::grant> begin(const pending_request& request, std::string_view key, store::begin_options options,
@@ -389,7 +389,7 @@ class session : public std::enable_shared_from_this<session> {
 
   // ---- session_pools.cpp
   bool dispatch_other(const request_ptr& request, std::string_view key, std::string_view body);
-  void greet(const request_ptr& request);
+  void do_handshake(const request_ptr& request);
   void attach(const request_ptr& request);
   void open_rings(const request_ptr& request);
   void answer_with_descriptor(const request_ptr& request, const store_protocol::tail& fields, int fd);
@@ -420,7 +420,7 @@ class session : public std::enable_shared_from_this<session> {
   receive_buffer buffer_;
   std::size_t wanted_bytes_ = 0;  // of the frame that has begun
   bool sends_much_ = false;       // the last read filled the buffer
-  bool reading_ = false, parsing_ = false, greeted_ = false, closed_ = false, draining_ = false;
+  bool reading_ = false, parsing_ = false, is_handshake_done_ = false, closed_ = false, draining_ = false;
   access_rules::mapping mapped_ = access_rules::mapping::none;
   bool waiting_for_room_ = false;
   bool broken_ = false;  // what arrives can no longer be parsed
@@ -432,7 +432,7 @@ class session : public std::enable_shared_from_this<session> {
   std::optional<incoming_body> incoming_;
   std::unordered_map<std::uint64_t, std::shared_ptr<upload>> uploads_;
   std::unordered_map<std::uint32_t, pool_policy> pools_;  // opened on this connection
-  std::uint64_t under_way_ = 0;                           // requests that are not answered yet
+  std::uint64_t in_flight_ = 0;                           // requests that are not answered yet
   std::size_t promised_bytes_ = 0;                        // bound of their answers
   std::atomic<bool> gone_{false};                         // closed_, for threads that block
   std::uint64_t granted_bytes_ = 0;                       // for grants and uploads
@@ -440,7 +440,7 @@ class session : public std::enable_shared_from_this<session> {
   struct held_pin {
     std::uint64_t bytes = 0;
     // The client reads the value itself and releases it; otherwise a transfer does, which the server ends
-    bool is_lent = false;
+    bool is_leased = false;
   };
   std::unordered_map<std::uint64_t, held_pin> pinned_;
   struct shm_grant {

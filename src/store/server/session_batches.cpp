@@ -404,7 +404,7 @@ void session::erase_prefix(const request_ptr& request, std::string prefix) {
 void session::erase_found(const request_ptr& request, const store::find_page& found,
                           const std::optional<store_client::unit_list>& listed) {
   const auto pool = request->head.pool_id;
-  if (!may_still_write(pool)) return answer(request, no_right_any_more(pool));
+  if (!may_still_write(pool)) return answer(request, permission_lost(pool));
   const auto page = std::make_shared<prefix_page>();
   page->last = found.last, page->more = found.more, page->listed = listed;
   store::erase_options options;

@@ -151,7 +151,7 @@ void session::put_from_device(const request_ptr& request, std::string_view key) 
 }
 
 void session::abort_device_put(const device_transfer_ptr& one) {
-  let_hold_go(std::exchange(one->held_bytes, 0));
+  release_hold(std::exchange(one->held_bytes, 0));
   (void)parts_.engine.abort(engine_session_, one->grant);
 }
 
@@ -247,7 +247,7 @@ void session::device_put_arrived(const device_transfer_ptr& one) {
     return refuse_device(one->request, one->outcome.error());
   }
   status refusal;
-  if (!may_still_write(request->head.pool_id)) refusal = no_right_any_more(request->head.pool_id);
+  if (!may_still_write(request->head.pool_id)) refusal = permission_lost(request->head.pool_id);
   else if (one->has_crc && request->fields.crc && *request->fields.crc != one->crc)
     refusal = failure{
         EBADMSG, format("the value that arrived has checksum %08x, its writer says %08x", one->crc, *request->fields.crc)};
@@ -263,7 +263,7 @@ void session::device_put_arrived(const device_transfer_ptr& one) {
   parts_.values.commit_async(engine_session_, one->grant, request->head.pool_id, one->key, options,
                              [me = shared_from_this(), one](result<store::put_result> done) {
                                me->run_on_home_thread([me, one, done = std::move(done)] {
-                                 me->let_hold_go(std::exchange(one->held_bytes, 0));
+                                 me->release_hold(std::exchange(one->held_bytes, 0));
                                  if (!done) return me->answer(one->request, done.error());
                                  me->parts_.counters.bytes(path::gpu_direct, true, one->bytes);
                                  store_protocol::tail fields;

@@ -145,7 +145,7 @@ void session::dispatch_device_batch(const request_ptr& request, const pool_polic
   const bool is_put = op == opcode::batch_put;
   if ((!is_put && op != opcode::batch_get) || (request->head.flags & flag::atomic) != 0 || request->head.value_bytes != 0)
     return answer(request, {EPROTO, "device memory is for batches of whole values that are put or got, each by itself"});
-  if (parts_.access.keeps_apart(pool))
+  if (parts_.access.needs_private_arena(pool))
     return answer(request, {ENOTSUP, format("pool %s is not reached by shared memory: its settings forbid it, or not "
                                             "everybody who maps the store's memory may read and write it",
                                             pool.name.c_str())});
@@ -177,7 +177,7 @@ void session::dispatch_device_batch(const request_ptr& request, const pool_polic
   if (const status may = may_hold(last_bytes, all_bytes - last_bytes); !may)
     return answer(request, {ENOTSUP, may.error().message});
   one->is_beside_others = parts_.sums->thread_count() >= kSeveralThreads &&
-                          (under_way_ > 1 || (one->items.size() >= kManyItems && parts_.sums->is_looking()));
+                          (in_flight_ > 1 || (one->items.size() >= kManyItems && parts_.sums->is_looking()));
   is_put ? put_device_batch(one, all_bytes) : get_device_batch(one, all_bytes);
 }
 
@@ -328,7 +328,7 @@ void session::device_batch_arrived(const device_batch_ptr& one) {
   const auto pool = one->request->head.pool_id;
   if (!may_still_write(pool)) {
     for (std::size_t i = 0; i < one->values.size(); ++i)
-      if (std::exchange(one->commits[i].is_wanted, false)) one->fail(i, no_right_any_more(pool));
+      if (std::exchange(one->commits[i].is_wanted, false)) one->fail(i, permission_lost(pool));
   }
   if (one->is_summed) sum_device_batch(one);
   else device_batch_ready(one);

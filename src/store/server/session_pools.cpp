@@ -12,7 +12,7 @@ bool session::dispatch_other(const request_ptr& request, std::string_view key, s
   const auto name = [&] { return std::string(key); };
   switch (request->head.op) {
     case opcode::hello:
-      greet(request);
+      do_handshake(request);
       return true;
     case opcode::ping:
     case opcode::unpin:
@@ -70,7 +70,7 @@ bool session::dispatch_other(const request_ptr& request, std::string_view key, s
   }
 }
 
-void session::greet(const request_ptr& request) {
+void session::do_handshake(const request_ptr& request) {
   const auto& theirs = request->fields.greeting;
   if (!theirs) return fail_protocol({EPROTO, "a greeting without versions"});
   if (theirs->lowest_version > store_protocol::kVersion || theirs->highest_version < store_protocol::kVersion) {
@@ -78,7 +78,7 @@ void session::greet(const request_ptr& request) {
     return answer(request, {EPROTO, format("this server speaks version %u, the client %u to %u: use releases that share one",
                                            store_protocol::kVersion, theirs->lowest_version, theirs->highest_version)});
   }
-  has_greeted();
+  finish_handshake();
   if (theirs->session != 0 && wire_->other().pid > 0) parts_.orphans.take_back(theirs->session, wire_->other().pid);
   parts_.log.write(event_log::level::debug, "greeted",
                    {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"agent", theirs->agent}});
@@ -124,7 +124,7 @@ void session::open_rings(const request_ptr& request) {
 }
 
 void session::answer_with_descriptor(const request_ptr& request, const store_protocol::tail& fields, int fd) {
-  --under_way_;
+  --in_flight_;
   promised_bytes_ -= std::exchange(request->promised_bytes, 0);
   count_and_log(*request, {}, monotonic_ns() - request->began_ns);
   auto head = request->head;

@@ -56,7 +56,7 @@ void session::refuse_upload(const std::shared_ptr<upload>& one, const failure& r
   one->refused = true;  // the rest of its frames is dropped
   one->writer.reset();
   uploads_.erase(one->request->head.request_id);
-  let_hold_go(std::exchange(one->held_bytes, 0));
+  release_hold(std::exchange(one->held_bytes, 0));
   answer(one->request, reason);
 }
 
@@ -106,7 +106,7 @@ void session::send_in_windows(const request_ptr& request, const store::pinned_va
   one->request = request;
   one->reader = value.reader;
   one->unread_bytes = one->unsent_bytes = bytes;
-  ++under_way_;  // a draining server lets it finish
+  ++in_flight_;  // a draining server lets it finish
   next_window(one);
 }
 
@@ -130,7 +130,7 @@ void session::send_window(const outgoing_ptr& one) {
   if (closed_ || sent || (one->ready && !*one->ready)) {
     one->ended = true;
     if (!closed_ && !sent) return answer(one->request, one->ready->error());  // replaces the rest
-    --under_way_;
+    --in_flight_;
     return resume();
   }
   if (!one->ready) return;

@@ -174,9 +174,9 @@ bool session::settle_ucx_grant(std::uint64_t token) {
   if (outcome && grant.whole && request->fields.crc && *request->fields.crc != grant.crc)
     outcome = failure{
         EBADMSG, format("the value that arrived has checksum %08x, its writer says %08x", grant.crc, *request->fields.crc)};
-  if (outcome && !may_still_write(grant.room.pool)) outcome = no_right_any_more(grant.room.pool);
+  if (outcome && !may_still_write(grant.room.pool)) outcome = permission_lost(grant.room.pool);
   if (!outcome) {
-    let_hold_go(std::max(bytes, kMinHeldBytes));
+    release_hold(std::max(bytes, kMinHeldBytes));
     (void)parts_.engine.abort(engine_session_, grant.id);
     if (request) answer(request, outcome.error());
     return true;
@@ -189,7 +189,7 @@ bool session::settle_ucx_grant(std::uint64_t token) {
   parts_.values.commit_async(engine_session_, grant.id, grant.room.pool, grant.room.key, options,
                              [me = shared_from_this(), request, bytes, transports](result<store::put_result> done) {
                                me->run_on_home_thread([me, request, bytes, transports, done = std::move(done)] {
-                                 me->let_hold_go(std::max(bytes, kMinHeldBytes));
+                                 me->release_hold(std::max(bytes, kMinHeldBytes));
                                  if (!done) return me->answer(request, done.error());
                                  me->parts_.counters.bytes(store_protocol::path::ucx, true, bytes);
                                  store_protocol::tail fields;
@@ -213,13 +213,13 @@ void session::send_by_ucx(const request_ptr& request, store_protocol::tail field
   if (closed_ || bytes == 0) return let_go({&pin, 1});
   std::vector<iovec> source;
   for (const auto& one : pieces) source.push_back({const_cast<std::byte*>(one.data()), one.size()});
-  ++under_way_;  // a draining server lets it finish
+  ++in_flight_;  // a draining server lets it finish
   parts_.ucx->send(stream, request->fields.token.value_or(0), std::move(source), bytes,
                    [me = shared_from_this(), request, pin](const status& outcome, std::uint32_t) {
                      asio::post(me->home_, [me, request, pin, outcome] {
                        me->let_go({&pin, 1});
                        if (!outcome && !me->closed_) return me->answer(request, outcome.error());  // replaces the rest
-                       --me->under_way_;
+                       --me->in_flight_;
                        me->resume();
                      });
                    });

@@ -124,7 +124,7 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
   else if ((request->head.flags & flag::ucx) != 0 && !uses_ucx(*request))
     refusal = failure{ENOTSUP, "this connection has no UCX transport"};
   else if ((op == opcode::alloc || op == opcode::lookup || goes_to_device(*request)) && !uses_ucx(*request) &&
-           parts_.access.keeps_apart(pool))
+           parts_.access.needs_private_arena(pool))
     refusal =
         failure{ENOTSUP, format("pool %s is not reached by shared memory: its settings forbid it, or not everybody who "
                                 "maps the store's memory may read and write it",
@@ -146,11 +146,11 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
       if (goes_to_device(*request)) return put_from_device(request, key);
       return (request->head.flags & flag::streamed) != 0 ? put_streamed(request, key) : put_whole(request, key, body);
     case opcode::get:
-      return look_up(request, key, goes_to_device(*request) ? &session::send_to_device : &session::send_value);
+      return find_value(request, key, goes_to_device(*request) ? &session::send_to_device : &session::send_value);
     case opcode::alloc:
       return alloc(request, key);
     case opcode::lookup:
-      return look_up(request, key, &session::send_extents);
+      return find_value(request, key, &session::send_extents);
     case opcode::erase:
       return erase(request, key);
     case opcode::stat:
@@ -166,7 +166,7 @@ bool session::may_still_write(std::uint32_t pool) const {
   return found != pools_.end() && parts_.access.rights_of(wire_->other(), found->second).write;
 }
 
-failure session::no_right_any_more(std::uint32_t pool) const {
+failure session::permission_lost(std::uint32_t pool) const {
   return {EACCES,
           format("%s may not write pool %u any more: its access list has changed", wire_->other().principal.c_str(), pool)};
 }
@@ -251,13 +251,13 @@ result<store::grant> session::begin(const pending_request& request, std::string_
 
 // Returns true for a durable value that has waited long for room in memory: it goes to disk directly.
 bool session::goes_past_memory(const pending_request& request) const {
-  constexpr std::uint64_t kPatienceNs = 100'000'000;
+  constexpr std::uint64_t kTimeoutNs = 100'000'000;
   const auto pool = pools_.find(request.head.pool_id);
   const bool is_whole = (request.head.flags & (flag::patch | flag::ucx)) == 0;
   if (!is_whole || request.head.value_bytes <= kInlineBytes || pool == pools_.end()) return false;
   const auto level = put_options_of(request.fields, 0).level;
   const bool stays = (level == store::durability::pool_default ? pool->second.level : level) != store::durability::volatile_;
-  return stays && parts_.values.takes_longer_than_memory() && monotonic_ns() - request.began_ns > kPatienceNs;
+  return stays && parts_.values.takes_longer_than_memory() && monotonic_ns() - request.began_ns > kTimeoutNs;
 }
 
 void session::put_streamed(const request_ptr& request, std::string_view key) {
@@ -311,7 +311,7 @@ void session::upload_complete(const std::shared_ptr<upload>& one) {
     options.put.precondition = one->base_version != 0 ? store::condition::if_version : store::condition::if_absent;
     options.put.expected_version = one->base_version;
   } else if (one->request->fields.crc && *one->request->fields.crc != one->crc) {
-    let_hold_go(std::exchange(one->held_bytes, 0));
+    release_hold(std::exchange(one->held_bytes, 0));
     (void)parts_.engine.abort(engine_session_, one->granted.id);
     return answer(one->request, {EBADMSG, format("the value that arrived has checksum %08x, its writer says %08x", one->crc,
                                                  *one->request->fields.crc)});
@@ -323,7 +323,7 @@ void session::upload_complete(const std::shared_ptr<upload>& one) {
   const std::uint64_t length = one->writer ? one->have_bytes : one->granted.length_bytes;
   auto committed = [me = shared_from_this(), one, way, length](result<store::put_result> done) {
     me->run_on_home_thread([me, one, way, length, done = std::move(done)] {
-      me->let_hold_go(std::exchange(one->held_bytes, 0));
+      me->release_hold(std::exchange(one->held_bytes, 0));
       if (!done) return me->answer(one->request, done.error());
       me->parts_.counters.bytes(way, true, one->have_bytes);
       store_protocol::tail fields;
@@ -334,7 +334,7 @@ void session::upload_complete(const std::shared_ptr<upload>& one) {
   if (!may_still_write(one->request->head.pool_id)) {
     if (!one->writer) (void)parts_.engine.abort(engine_session_, one->granted.id);
     one->writer.reset();
-    return committed(no_right_any_more(one->request->head.pool_id));
+    return committed(permission_lost(one->request->head.pool_id));
   }
   if (one->writer) return one->writer->commit_async(options.put, one->crc, std::move(committed));
   const auto gate = gate_of(*one->request);
@@ -403,9 +403,9 @@ void session::commit(const request_ptr& request) {
   const std::uint64_t bytes = grant.bytes;
   grants_.erase(found);
   if (request->head.op == opcode::abort || !may_still_write(grant.pool)) {
-    let_hold_go(std::max(bytes, kMinHeldBytes));
+    release_hold(std::max(bytes, kMinHeldBytes));
     const status aborted = parts_.engine.abort(engine_session_, token);
-    return answer(request, request->head.op == opcode::abort ? aborted : status(no_right_any_more(grant.pool)));
+    return answer(request, request->head.op == opcode::abort ? aborted : status(permission_lost(grant.pool)));
   }
   store::commit_options options;
   options.put = put_options_of(request->fields, parts_.values.request_group(grant.pool, grant.key));
@@ -416,7 +416,7 @@ void session::commit(const request_ptr& request) {
   parts_.values.commit_async(engine_session_, token, grant.pool, grant.key, options,
                              [me = shared_from_this(), request, bytes](result<store::put_result> done) {
                                me->run_on_home_thread([me, request, bytes, done = std::move(done)] {
-                                 me->let_hold_go(std::max(bytes, kMinHeldBytes));
+                                 me->release_hold(std::max(bytes, kMinHeldBytes));
                                  if (!done) return me->answer(request, done.error());
                                  me->parts_.counters.bytes(store_protocol::path::shm_direct, true, bytes);
                                  store_protocol::tail fields;
@@ -455,8 +455,8 @@ void session::erase(const request_ptr& request, std::string_view key) {
 
 // ---- Gets ----------------------------------------------------------------------------------------------------------------
 
-void session::look_up(const request_ptr& request, std::string_view key,
-                      void (session::*handler)(const request_ptr&, const store::pinned_value&)) {
+void session::find_value(const request_ptr& request, std::string_view key,
+                         void (session::*handler)(const request_ptr&, const store::pinned_value&)) {
   store::get_options options;
   options.verify = (request->head.flags & flag::verify) != 0;
   // A client that can read pieces gets the value without loading it into memory.
@@ -472,8 +472,8 @@ void session::look_up(const request_ptr& request, std::string_view key,
       engine_session_, request->head.pool_id, key, options,
       [me = shared_from_this(), request, handler, name = std::string(key)](result<store::pinned_value> found) {
         me->run_on_home_thread([me, request, handler, name, found = std::move(found)] {
-          if (found.code() == ENOSPC && me->look_up_again(request, name, handler)) return;
-          if (found && me->holds_too_much(request, *found)) return me->look_up(request, name, handler);
+          if (found.code() == ENOSPC && me->retry_lookup(request, name, handler)) return;
+          if (found && me->holds_too_much(request, *found)) return me->find_value(request, name, handler);
           const bool by_socket = found.code() == ENOSPC && wants_pin(*request);
           if (by_socket) return me->answer(request, {ENOTSUP, found.error().message});
           if (!found) return me->answer(request, found.error());
@@ -493,16 +493,16 @@ bool session::holds_too_much(const request_ptr& request, const store::pinned_val
 
 // There is no room in memory now. A client that asked for mapped memory is soon sent to the socket, where values bypass
 // memory.
-bool session::look_up_again(const request_ptr& request, const std::string& key,
-                            void (session::*handler)(const request_ptr&, const store::pinned_value&)) {
-  constexpr auto kPatience = std::chrono::milliseconds(20);
+bool session::retry_lookup(const request_ptr& request, const std::string& key,
+                           void (session::*handler)(const request_ptr&, const store::pinned_value&)) {
+  constexpr auto kTimeout = std::chrono::milliseconds(20);
   const auto began = clock::time_point(std::chrono::nanoseconds(request->began_ns));
-  const auto most = wants_pin(*request) ? std::min(request->deadline, began + kPatience) : request->deadline;
-  if (closed_ || clock::now() + kPatience / 10 >= most || wire_->has_left()) return false;
+  const auto most = wants_pin(*request) ? std::min(request->deadline, began + kTimeout) : request->deadline;
+  if (closed_ || clock::now() + kTimeout / 10 >= most || wire_->has_left()) return false;
   ++parts_.counters.waits_for_room;
   retry_later([me = shared_from_this(), request, key, handler] {
     if (me->closed_) return me->answer(request, {ECONNABORTED, "the connection is gone"});
-    me->look_up(request, key, handler);
+    me->find_value(request, key, handler);
   });
   return true;
 }
@@ -591,7 +591,7 @@ void session::let_go(std::span<const std::uint64_t> pins) {
 void session::take_back(const std::vector<std::uint64_t>& pins) {
   for (const auto pin : pins) {
     const auto found = pinned_.find(pin);
-    if (found != pinned_.end() && found->second.is_lent) let_go({&pin, 1});
+    if (found != pinned_.end() && found->second.is_leased) let_go({&pin, 1});
   }
 }
 

@@ -170,7 +170,7 @@ void ucx_listener::begin(const stream_session_ptr& session, stream_transfer_ptr 
   transfer->changed = [this, session, weak = std::weak_ptr(transfer), is_reported = false,
                        callback = std::move(callback)]() mutable {
     const auto one = weak.lock();
-    if (!one || is_reported || one->under_way > 0) return;
+    if (!one || is_reported || one->in_flight > 0) return;
     const bool complete = one->bad.code == 0 && one->moved_bytes == one->bytes;
     if (!complete && one->bad.code == 0 && !one->stopped) return;
     is_reported = true;

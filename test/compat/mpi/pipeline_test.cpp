@@ -162,7 +162,7 @@ TEST(MpiPipeline, ReadsDeviceMemoryWhereItIs) {
   const auto send = [](pipeline_peers& own, int pipe) {
     const test::device_buffer data(kBytes);
     test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, 5));
-    set_offer_patience_for_tests(20'000'000'000);
+    set_offer_timeout_for_tests(20'000'000'000);
     for (int i = 0; i < 3; ++i)
       if (!send_and_tell_way(own, pipe, one_row(data.pointer(), kBytes))) return 2;
     return 0;
@@ -187,12 +187,12 @@ TEST(MpiPipeline, ReadsDeviceMemoryWhereItIs) {
 }
 
 // One message for each of these ways, sent one after the other. The receiver lets an offer lapse where its message is to be
-// withdrawn. patience_ns 0: the offers wait as long as they do outside tests.
-void expect_ways(unsigned seed, std::uint64_t patience_ns, const std::vector<direct_state>& ways) {
+// withdrawn. time_limit_ns 0: the offers wait as long as they do outside tests.
+void expect_ways(unsigned seed, std::uint64_t time_limit_ns, const std::vector<direct_state>& ways) {
   const auto send = [&](pipeline_peers& own, int pipe) {
     const test::device_buffer data(kBytes);
     test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, seed));
-    if (patience_ns != 0) set_offer_patience_for_tests(patience_ns);
+    if (time_limit_ns != 0) set_offer_timeout_for_tests(time_limit_ns);
     for (std::size_t i = 0; i < ways.size(); ++i)
       if (!send_and_tell_way(own, pipe, one_row(data.pointer(), kBytes))) return 2;
     return 0;
@@ -228,7 +228,7 @@ TEST(MpiPipeline, AnOfferStandsWhileItsReceiverTakesEarlierMessages) {
     test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, 8));
     auto earlier = begin_and_tell(own, pipe);
     if (!earlier) return 1;
-    set_offer_patience_for_tests(100'000'000);
+    set_offer_timeout_for_tests(100'000'000);
     return send_and_tell_way(own, pipe, one_row(data.pointer(), kBytes)) ? 0 : 2;
   };
   expect_job_of_children(own_job(), send, [](pipeline_peers& peers, child& sender) {

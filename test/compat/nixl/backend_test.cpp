@@ -374,9 +374,9 @@ TEST_F(NixlBackend, StrangersGetNothing) {
   const auto id = static_cast<std::uint64_t>(std::stoull(own.described.blob));
   const stranger silent(one);  // does not keep the others waiting
   {
-    const stranger ungreeted(one);
-    ungreeted.say(nixl::message::want_memory, "", id);
-    EXPECT_TRUE(ungreeted.is_cut_off());
+    const stranger in_handshake(one);
+    in_handshake.say(nixl::message::want_memory, "", id);
+    EXPECT_TRUE(in_handshake.is_cut_off());
   }
   {
     const stranger guessing(one);

@@ -101,7 +101,7 @@ TEST_F(ucx_streams, BytesArriveInPiecesAsTheyWereSent) {
                back_out = transfer(true, pieces, count, 8);
     client_->add(in_client_, back_in);
     store_->add(in_store_, back_out);
-    ASSERT_TRUE(drive([&] { return back_in->moved_bytes == count && back_out->under_way == 0; })) << back_in->bad.message;
+    ASSERT_TRUE(drive([&] { return back_in->moved_bytes == count && back_out->in_flight == 0; })) << back_in->bad.message;
     EXPECT_TRUE(std::equal(value.begin(), value.end(), destination.begin() + 1));
     EXPECT_TRUE(destination.front() == 0xee && destination.back() == 0xee);
     store_->stop(in_store_, back_out);
@@ -118,7 +118,7 @@ TEST_F(ucx_streams, WhatNamesNoTransferOrLeavesItIsRefused) {
   const auto refused = [&](const char* label, const stream_session_ptr& session, const stream_transfer_ptr& out) {
     const auto before = store_->refused();
     client_->add(session, out);
-    EXPECT_TRUE(drive([&] { return out->bad.code != 0 && out->under_way == 0; })) << label;
+    EXPECT_TRUE(drive([&] { return out->bad.code != 0 && out->in_flight == 0; })) << label;
     EXPECT_GT(store_->refused(), before) << label;
     client_->stop(session, out);
   };
@@ -144,7 +144,7 @@ TEST_F(ucx_streams, WhatNamesNoTransferOrLeavesItIsRefused) {
   // The true one still is taken, once.
   const auto right = transfer(true, all_of(value), value.size());
   client_->add(in_client_, right);
-  ASSERT_TRUE(drive([&] { return incoming->moved_bytes == value.size() && right->under_way == 0; }));
+  ASSERT_TRUE(drive([&] { return incoming->moved_bytes == value.size() && right->in_flight == 0; }));
   EXPECT_EQ(room, value);
   client_->stop(in_client_, right);
   refused("again", in_client_, transfer(true, all_of(value), value.size()));
@@ -178,7 +178,7 @@ TEST_F(ucx_streams, DamageIsFound) {
   store_->add(in_store_, incoming);
   client_->add(in_client_, out);  // summed now, and read when the other end has answered
   value[5000] ^= 1;
-  ASSERT_TRUE(drive([&] { return incoming->begun_bytes == room.size() && incoming->under_way == 0; }));
+  ASSERT_TRUE(drive([&] { return incoming->begun_bytes == room.size() && incoming->in_flight == 0; }));
   EXPECT_EQ(incoming->bad.code, EBADMSG) << incoming->bad.message;
 }
 
@@ -196,7 +196,7 @@ TEST_F(ucx_streams, StagedCopiesSeeEveryByteOnceInOrder) {
   };
   client_->add(in_client_, incoming);
   store_->add(in_store_, out);
-  ASSERT_TRUE(drive([&] { return incoming->moved_bytes == value.size() && out->under_way == 0; })) << incoming->bad.message;
+  ASSERT_TRUE(drive([&] { return incoming->moved_bytes == value.size() && out->in_flight == 0; })) << incoming->bad.message;
   EXPECT_EQ(got, value);
   client_->stop(in_client_, incoming);
   // A copy that fails ends the transfer with its error.
@@ -204,7 +204,7 @@ TEST_F(ucx_streams, StagedCopiesSeeEveryByteOnceInOrder) {
   bad->copy = [](std::uint64_t, std::byte*, std::size_t) -> status { return failure{EIO, "on purpose"}; };
   store_->add(in_store_, bad);
   EXPECT_EQ(bad->bad.code, EIO);
-  EXPECT_EQ(bad->under_way, 0u);
+  EXPECT_EQ(bad->in_flight, 0u);
 }
 
 TEST_F(ucx_streams, AStoppedTransferEndsWithWhatIsUnderWay) {
@@ -217,7 +217,7 @@ TEST_F(ucx_streams, AStoppedTransferEndsWithWhatIsUnderWay) {
   client_->add(in_client_, out);
   ASSERT_TRUE(drive([&] { return incoming->moved_bytes > 0; }));
   store_->stop(in_store_, incoming);
-  ASSERT_TRUE(drive([&] { return incoming->under_way == 0 && out->under_way == 0; }));
+  ASSERT_TRUE(drive([&] { return incoming->in_flight == 0 && out->in_flight == 0; }));
   EXPECT_LT(incoming->moved_bytes, room.size());
   EXPECT_EQ(out->bad.code, ECONNABORTED) << "the next chunk was refused";
   EXPECT_GT(changes, 0);
@@ -237,7 +237,7 @@ TEST_F(ucx_streams, AnEndThatGoesLetsTheOtherEndsMemoryGo) {
     const auto& stays = store_goes ? client_ : store_;
     stays->close(store_goes ? in_client_ : in_store_);
     const auto& left = store_goes ? out : incoming;
-    ASSERT_TRUE(drive([&] { return left->under_way == 0; })) << "UCX kept the memory";
+    ASSERT_TRUE(drive([&] { return left->in_flight == 0; })) << "UCX kept the memory";
     EXPECT_EQ(left->bad.code, ECONNABORTED);
     // And a new one can come.
     (store_goes ? store_ : client_) = open(store_goes);

@@ -234,7 +234,7 @@ class players {
     const auto now = store_cluster::read_view(cluster_.database(), "default");
     const std::lock_guard hold(lock_);
     for (const auto& one : slow_) std::fprintf(stderr, "  %s\n", one.c_str());
-    for (const auto& [number, key] : under_way_) {
+    for (const auto& [number, key] : in_flight_) {
       std::fprintf(stderr, "  client %zu is at %s", number, key.c_str());
       if (!now) continue;
       const auto& entry = now->map.units[store_client::unit_of(pool_ == "p" ? 2 : 3, key)];
@@ -274,7 +274,7 @@ class players {
         const std::string key = prefix_ + "r" + std::to_string(round) + "k" + std::to_string(i % kKeys);
         {
           const std::lock_guard hold(lock_);
-          under_way_[number] = key;
+          in_flight_[number] = key;
         }
         mine[key].push_back(one_operation(*store, *pool, key, random() % 10, ++value, seen[key]));
       }
@@ -329,7 +329,7 @@ class players {
   std::atomic<std::uint64_t> answered_{0};
   std::mutex lock_;
   std::map<std::string, std::vector<event>> histories_;
-  std::map<std::size_t, std::string> under_way_;  // by client
+  std::map<std::size_t, std::string> in_flight_;  // by client
   std::deque<std::string> slow_;                  // the last operations that took long
   std::vector<std::thread> threads_;
 };

@@ -76,7 +76,7 @@ class Value : public testing::Test {
   // Never used here: no value of these tests has extents of its own.
   static extents* no_extents() { return reinterpret_cast<extents*>(alignof(std::max_align_t)); }
   std::unique_ptr<arena> memory_;
-  value_home home_;
+  value_storage home_;
 };
 
 TEST_F(Value, MemoryComesBackWithTheLastReference) {

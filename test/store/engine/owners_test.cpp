@@ -29,7 +29,7 @@ class Owners : public StoreTest {
   engine_options options() override {
     auto made = StoreTest::options();
     made.cache_of = [](const pool_info& pool) { return pool.name == "cache" ? std::optional(cache_terms{}) : std::nullopt; };
-    made.keeps_apart = [this](const pool_info&) { return is_apart_.load(); };
+    made.needs_private_arena = [this](const pool_info&) { return is_apart_.load(); };
     return made;
   }
   void SetUp() override {

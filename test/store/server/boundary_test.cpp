@@ -74,9 +74,9 @@ class everything_mapped {
  public:
   explicit everything_mapped(const store_rig& rig) {
     auto wire = store_client::connect(rig.over_unix().server, 5000);
-    store_client::greeting_request request;
+    store_client::handshake_request request;
     request.rings = false;
-    auto hello = store_client::greet(**wire, request, 5000);
+    auto hello = store_client::do_handshake(**wire, request, 5000);
     EXPECT_TRUE(hello && hello->memory) << (hello ? hello->why_no_shm : hello.error().message);
     if (!hello || !hello->memory) return;
     bytes_ = hello->memory->size_bytes;

@@ -266,20 +266,20 @@ TEST(store_hostile, SmallVolatileValuesLeaveRoomForTheOthers) {
     ASSERT_EQ(put(*store, pool, "before" + std::to_string(bytes), random_value(bytes, bytes)).status, 0);
   auto options = at_level(durability::volatile_);
   options.timeout_ms = 1;
-  std::vector<store_client::operation_ptr> under_way;
+  std::vector<store_client::operation_ptr> in_flight;
   const auto small = random_value(1000, 7);
   unsigned taken = 0;
   for (unsigned i = 0; i < 17'000; ++i) {
-    under_way.push_back(store->make_put(pool, "small" + std::to_string(i), memory_of(small), options));
-    store->start(under_way.back());
-    if (under_way.size() < 200) continue;
-    for (const auto& one : under_way) {
+    in_flight.push_back(store->make_put(pool, "small" + std::to_string(i), memory_of(small), options));
+    store->start(in_flight.back());
+    if (in_flight.size() < 200) continue;
+    for (const auto& one : in_flight) {
       ASSERT_TRUE(store->wait(one));
       taken += one->got.status == 0;
     }
-    under_way.clear();
+    in_flight.clear();
   }
-  for (const auto& one : under_way) {
+  for (const auto& one : in_flight) {
     ASSERT_TRUE(store->wait(one));
     taken += one->got.status == 0;
   }

@@ -117,9 +117,9 @@ TEST(store_limits, WhatIsNoRequestEndsTheConnectionAndNothingElse) {
   for (int i = 0; i < 50; ++i) {
     const auto wire = store_client::connect(rig.over_unix().server, 1000);
     ASSERT_TRUE(wire);
-    store_client::greeting_request request;
+    store_client::handshake_request request;
     request.attach = false;
-    if (i % 2 == 0) { ASSERT_TRUE(store_client::greet(**wire, request, 1000)); }
+    if (i % 2 == 0) { ASSERT_TRUE(store_client::do_handshake(**wire, request, 1000)); }
     std::string bytes;
     store_protocol::head head;
     head.op = static_cast<opcode>(1 + random() % 21);
@@ -150,9 +150,9 @@ TEST(store_limits, ASlowReaderHoldsNobodyUp) {
   ASSERT_EQ(put(*store, pool, "k", value, at_level(durability::volatile_)).status, 0);
   // Asks for values and reads nothing.
   auto wire = store_client::connect(rig.over_tcp().server, 1000);
-  store_client::greeting_request request;
+  store_client::handshake_request request;
   request.pools[pool] = "p";
-  ASSERT_TRUE(store_client::greet(**wire, request, 1000));
+  ASSERT_TRUE(store_client::do_handshake(**wire, request, 1000));
   std::string bytes;
   for (unsigned i = 0; i < 20; ++i) {
     store_protocol::head head;
@@ -182,9 +182,9 @@ void grants_of_a_dead_process_come_back() {
   const pid_t child = fork();
   if (child == 0) {  // system calls and our own socket code only: the parent has threads
     auto wire = store_client::connect(rig.over_unix().server, 5000);
-    store_client::greeting_request request;
+    store_client::handshake_request request;
     request.pools[pool] = "p";
-    const auto hello = store_client::greet(**wire, request, 5000);
+    const auto hello = store_client::do_handshake(**wire, request, 5000);
     std::string bytes;
     store_protocol::head head;
     head.op = opcode::alloc;

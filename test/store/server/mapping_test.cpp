@@ -22,7 +22,7 @@ struct attached {
     EXPECT_TRUE(made);
     if (!made) return;
     wire = *std::move(made);
-    auto hello = store_client::greet(*wire, {}, 1000);
+    auto hello = store_client::do_handshake(*wire, {}, 1000);
     EXPECT_TRUE(hello && hello->memory);
     if (!hello || !hello->memory) return;
     fd = hello->arena_fd;

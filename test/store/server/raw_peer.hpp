@@ -30,13 +30,13 @@ class raw_peer {
   raw_peer(const store_client::client_options& options, std::uint32_t pool, const std::string& name, bool attach = false,
            int* device_link = nullptr)
       : raw_peer(options) {
-    store_client::greeting_request request;
+    store_client::handshake_request request;
     request.attach = attach;
     request.rings = false;
     request.device = device_link != nullptr;
     request.pools[pool] = name;
     if (!wire_) return;
-    const auto hello = store_client::greet(*wire_, request, 5000);
+    const auto hello = store_client::do_handshake(*wire_, request, 5000);
     EXPECT_TRUE(hello) << hello.error().message;
     if (hello && hello->arena_fd >= 0) close(hello->arena_fd);
     if (hello && device_link != nullptr) *device_link = hello->device_fd;

@@ -36,16 +36,16 @@ class store_rings : public testing::Test {
   // A connection past its greeting, by hand.
   struct stranger {
     std::unique_ptr<store_client::byte_channel> wire;
-    store_client::greeted hello;
+    store_client::handshake_result hello;
   };
   stranger connect() {
     stranger out;
     auto made = store_client::connect(rig.over_unix().server, 5000);
     EXPECT_TRUE(made);
     out.wire = *std::move(made);
-    store_client::greeting_request request;
+    store_client::handshake_request request;
     request.rings = true;
-    const auto hello = store_client::greet(*out.wire, request, 5000);
+    const auto hello = store_client::do_handshake(*out.wire, request, 5000);
     EXPECT_TRUE(hello);
     if (hello) out.hello = *hello;
     if (out.hello.arena_fd >= 0) close(out.hello.arena_fd);

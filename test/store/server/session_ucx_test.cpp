@@ -299,9 +299,9 @@ TEST_F(store_ucx, WhoDoesNotKnowTheSecretWritesNothing) {
   ASSERT_TRUE(stream) << stream.error().message;
   auto wire = store_client::connect(rig_.over_tcp().server, 5000);
   ASSERT_TRUE(wire);
-  store_client::greeting_request request;
+  store_client::handshake_request request;
   request.ucx = (*stream)->offer();
-  const auto hello = store_client::greet(**wire, request, 5000);
+  const auto hello = store_client::do_handshake(**wire, request, 5000);
   ASSERT_TRUE(hello && hello->ucx);
   EXPECT_NE(hello->ucx->secret[0], 0u);
   bytes_t value(kLarge, 0x66);
@@ -317,7 +317,7 @@ TEST_F(store_ucx, WhoDoesNotKnowTheSecretWritesNothing) {
     (*stream)->add(*joined, out);
     EXPECT_TRUE(comes_true([&] {
       (*stream)->progress();
-      return out->bad.code != 0 && out->under_way == 0;
+      return out->bad.code != 0 && out->in_flight == 0;
     }));
     (*stream)->close(*joined);
   };

@@ -86,7 +86,7 @@ TEST(ucx_listener, ServesSessionsOfSeveralThreadsAndEndsUnderLoad) {
     }
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     const auto busy = [&] {
-      return arrived < kTransfers || std::any_of(all.begin(), all.end(), [](const auto& one) { return one->under_way > 0; });
+      return arrived < kTransfers || std::any_of(all.begin(), all.end(), [](const auto& one) { return one->in_flight > 0; });
     };
     while (busy() && std::chrono::steady_clock::now() < end) stream.progress();
     EXPECT_FALSE(busy());

@@ -301,8 +301,8 @@ PL_EXPORT_KERNEL(bandwidth_chase_bulk)
 #endif
 
 // Answers `rounds` values that the CPU stores to `flag`, kFirstRound and up, by storing them to `answer`. Leaves when the
-// CPU stores kAbort, or does not store the next value for `patience_ns`.
-PL_KERNEL void bandwidth_echo(std::uint64_t flag, std::uint64_t answer, std::uint64_t rounds, std::uint64_t patience_ns) {
+// CPU stores kAbort, or does not store the next value for `time_limit_ns`.
+PL_KERNEL void bandwidth_echo(std::uint64_t flag, std::uint64_t answer, std::uint64_t rounds, std::uint64_t time_limit_ns) {
   constexpr unsigned kPollsPerClock = 1024;  // the timer is slow to read
   store_relaxed<std::uint32_t>(answer, kReady);
   for (std::uint32_t round = 0; round < rounds; ++round) {
@@ -311,7 +311,7 @@ PL_KERNEL void bandwidth_echo(std::uint64_t flag, std::uint64_t answer, std::uin
       const std::uint32_t seen = load_relaxed<std::uint32_t>(flag);
       if (seen == kFirstRound + round) break;
       if (seen == kAbort) return;
-      if (polls % kPollsPerClock == 0 && global_timer_ns() - begin_ns > patience_ns) return;
+      if (polls % kPollsPerClock == 0 && global_timer_ns() - begin_ns > time_limit_ns) return;
     }
     store_relaxed<std::uint32_t>(answer, kFirstRound + round);
   }

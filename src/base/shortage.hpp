@@ -7,9 +7,9 @@
 namespace pl {
 
 // Short of memory or of file descriptors.
-constexpr bool is_lack(int code) noexcept { return code == ENOMEM || code == EMFILE || code == ENFILE; }
+constexpr bool is_shortage(int code) noexcept { return code == ENOMEM || code == EMFILE || code == ENFILE; }
 
 // The same, or of space.
-constexpr bool is_lack_or_full(int code) noexcept { return code == ENOSPC || is_lack(code); }
+constexpr bool is_shortage_or_full(int code) noexcept { return code == ENOSPC || is_shortage(code); }
 
 }  // namespace pl

@@ -21,22 +21,22 @@
 namespace pl::copy {
 
 // What a peer has to learn of it. Plain bytes, for messages.
-struct handed_place {
+struct fd_memory_location {
   std::int32_t fd = -1;  // of the owner
   std::uint64_t inode = 0;
   std::uint64_t address = 0, bytes = 0;  // the owner's
 };
 
-class handed_memory {
+class fd_memory {
  public:
   // ENOTSUP: it lies in too many objects, or there are no descriptors. EINVAL: not GPU memory of this process.
-  static result<handed_memory> make(rm_space& space, const cu::driver_table& cuda, address_range range);
-  handed_place place() const noexcept { return place_; }
+  static result<fd_memory> make(rm_space& space, const cu::driver_table& cuda, address_range range);
+  fd_memory_location place() const noexcept { return place_; }
 
  private:
   std::vector<unique_fd> descriptors_;
   sealed_memory list_;
-  handed_place place_;
+  fd_memory_location place_;
 };
 
 // A piece of it at a peer; `begin` is the owner's address.
@@ -45,6 +45,6 @@ struct taken_piece {
   dma::shared_region region;
 };
 // Takes the pieces from process `pid`. They stay valid whatever the owner does.
-result<std::vector<taken_piece>> fetch_handed_memory(std::int32_t pid, const handed_place& place);
+result<std::vector<taken_piece>> fetch_fd_memory(std::int32_t pid, const fd_memory_location& place);
 
 }  // namespace pl::copy

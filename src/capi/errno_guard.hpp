@@ -7,12 +7,12 @@
 
 namespace pl {
 
-class [[nodiscard]] errno_keeper {
+class [[nodiscard]] errno_guard {
  public:
-  errno_keeper() = default;
-  ~errno_keeper() { errno = saved_; }
-  errno_keeper(const errno_keeper&) = delete;
-  errno_keeper& operator=(const errno_keeper&) = delete;
+  errno_guard() = default;
+  ~errno_guard() { errno = saved_; }
+  errno_guard(const errno_guard&) = delete;
+  errno_guard& operator=(const errno_guard&) = delete;
 
  private:
   int saved_ = errno;

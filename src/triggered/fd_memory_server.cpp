@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "triggered/memory_handover.hpp"
+#include "triggered/fd_memory_server.hpp"
 
 #include <poll.h>
 #include <pthread.h>
@@ -27,7 +27,7 @@ namespace {
 constexpr int kBacklog = 64;
 // Visitors at a time, and how long each has for its question: who asks nothing holds nobody up.
 constexpr std::size_t kMaxConnections = 64;
-constexpr std::uint64_t kPatienceNs = 1'000'000'000;
+constexpr std::uint64_t kTimeoutNs = 1'000'000'000;
 
 struct question {
   std::uint64_t secret = 0;
@@ -41,7 +41,7 @@ struct reply {
   char reason[232] = {};
 };
 
-messaging::endpoint endpoint_of(const memory_handover::name& owner) {
+messaging::endpoint endpoint_of(const fd_memory_server::name& owner) {
   return messaging::local_endpoint(format("triggered-memory-%016llx", static_cast<unsigned long long>(owner.place)));
 }
 
@@ -75,7 +75,7 @@ bool receive_whole(int socket, T& message, int limit_ms) {
 }  // namespace
 
 // Who has connected, and what has come of its question.
-struct memory_handover::joining_process {
+struct fd_memory_server::joining_process {
   unique_fd socket;
   std::uint64_t since_ns = 0;
   question asked;
@@ -83,11 +83,11 @@ struct memory_handover::joining_process {
   bool is_over = false;
 };
 
-result<std::unique_ptr<memory_handover>> memory_handover::open(lookup find) {
+result<std::unique_ptr<fd_memory_server>> fd_memory_server::open(lookup find) {
   name own;
   if (getrandom(&own, sizeof own, 0) != static_cast<ssize_t>(sizeof own))
     return failure{EIO, "no random numbers for a secret: getrandom has failed"};
-  std::unique_ptr<memory_handover> made(new memory_handover(std::move(find), own));
+  std::unique_ptr<fd_memory_server> made(new fd_memory_server(std::move(find), own));
   auto listener = messaging::listen_at(endpoint_of(own), kBacklog);
   if (!listener) return listener.error();
   made->listener_ = std::move(*listener);
@@ -99,15 +99,15 @@ result<std::unique_ptr<memory_handover>> memory_handover::open(lookup find) {
   return made;
 }
 
-memory_handover::~memory_handover() {
+fd_memory_server::~fd_memory_server() {
   if (!thread_.joinable()) return;
   const std::uint64_t one = 1;
   while (::write(stop_.get(), &one, sizeof one) < 0 && errno == EINTR) {}
   thread_.join();
 }
 
-void memory_handover::run() {
-  constexpr int kBetweenLooksMs = 100;
+void fd_memory_server::run() {
+  constexpr int kPollIntervalMs = 100;
   pthread_setname_np(pthread_self(), "pl-handover");
   std::vector<joining_process> connections;
   std::vector<pollfd> asked;
@@ -115,13 +115,13 @@ void memory_handover::run() {
     const bool is_full = connections.size() == kMaxConnections;
     asked.assign({{stop_.get(), POLLIN, 0}, {is_full ? -1 : listener_.get(), POLLIN, 0}});
     for (const joining_process& one : connections) asked.push_back({one.socket.get(), POLLIN, 0});
-    if (::poll(asked.data(), asked.size(), connections.empty() ? -1 : kBetweenLooksMs) < 0 && errno != EINTR) return;
+    if (::poll(asked.data(), asked.size(), connections.empty() ? -1 : kPollIntervalMs) < 0 && errno != EINTR) return;
     if (asked[0].revents != 0) return;
     for (std::size_t i = 0; i < connections.size(); ++i)
       if (asked[2 + i].revents != 0) listen(connections[i]);
     const std::uint64_t now_ns = monotonic_ns();
     std::erase_if(connections,
-                  [now_ns](const joining_process& one) { return one.is_over || now_ns - one.since_ns > kPatienceNs; });
+                  [now_ns](const joining_process& one) { return one.is_over || now_ns - one.since_ns > kTimeoutNs; });
     if (asked[1].revents == 0) continue;
     joining_process made{
         unique_fd(real_device_io(), ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)), now_ns, {}, 0, false};
@@ -131,7 +131,7 @@ void memory_handover::run() {
 }
 
 // Without waiting.
-void memory_handover::listen(joining_process& guest) const {
+void fd_memory_server::listen(joining_process& guest) const {
   const ssize_t got = ::recv(guest.socket.get(), reinterpret_cast<char*>(&guest.asked) + guest.have_bytes,
                              sizeof guest.asked - guest.have_bytes, MSG_DONTWAIT);
   if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
@@ -141,7 +141,7 @@ void memory_handover::listen(joining_process& guest) const {
     answer(guest.socket.get(), guest.asked.number);
 }
 
-void memory_handover::answer(int socket, std::uint32_t number) const {
+void fd_memory_server::answer(int socket, std::uint32_t number) const {
   auto found = find_(number);
   reply out;
   if (found) {
@@ -154,7 +154,7 @@ void memory_handover::answer(int socket, std::uint32_t number) const {
   if (send_whole(socket, out) && found) static_cast<void>(dma::send_region(socket, found->region));
 }
 
-result<handed_memory> memory_handover::fetch(const name& owner, std::uint32_t number, std::chrono::milliseconds limit) {
+result<fd_memory> fd_memory_server::fetch(const name& owner, std::uint32_t number, std::chrono::milliseconds limit) {
   const int limit_ms = static_cast<int>(std::min<std::chrono::milliseconds::rep>(limit.count(), 1 << 30));
   auto socket = messaging::connect_to(endpoint_of(owner), static_cast<unsigned>(limit_ms));
   if (!socket) return socket.error();
@@ -169,7 +169,7 @@ result<handed_memory> memory_handover::fetch(const name& owner, std::uint32_t nu
   if (!region) return region.error();
   if (got.offset > region->size_bytes || got.bytes > region->size_bytes - got.offset)
     return failure{EPROTO, "what the peer handed over is less than it said"};
-  return handed_memory{std::move(*region), got.offset, got.bytes};
+  return fd_memory{std::move(*region), got.offset, got.bytes};
 }
 
 }  // namespace pl::triggered

@@ -18,33 +18,33 @@
 namespace pl::triggered {
 
 // Memory of another process: `bytes` at `offset` of the region.
-struct handed_memory {
+struct fd_memory {
   dma::shared_region region;
   std::uint64_t offset = 0, bytes = 0;
 };
 
-class memory_handover {
+class fd_memory_server {
  public:
   // What a process of this host needs for a request. Plain bytes.
   struct name {
     std::uint64_t place = 0, secret = 0;
   };
-  using lookup = std::function<result<handed_memory>(std::uint32_t)>;
+  using lookup = std::function<result<fd_memory>(std::uint32_t)>;
 
   // `find` returns the memory for a number. It runs on this object's thread.
-  static result<std::unique_ptr<memory_handover>> open(lookup find);
-  ~memory_handover();
-  memory_handover(const memory_handover&) = delete;
-  memory_handover& operator=(const memory_handover&) = delete;
+  static result<std::unique_ptr<fd_memory_server>> open(lookup find);
+  ~fd_memory_server();
+  fd_memory_server(const fd_memory_server&) = delete;
+  fd_memory_server& operator=(const fd_memory_server&) = delete;
 
   const name& own_name() const noexcept { return name_; }
 
   // Requests memory of another process. Errors: the owner's, if it refuses; ECONNREFUSED and similar: the owner does not
   // exist or is on another host; ETIMEDOUT.
-  static result<handed_memory> fetch(const name& owner, std::uint32_t number, std::chrono::milliseconds limit);
+  static result<fd_memory> fetch(const name& owner, std::uint32_t number, std::chrono::milliseconds limit);
 
  private:
-  memory_handover(lookup find, const name& own) : find_(std::move(find)), name_(own) {}
+  fd_memory_server(lookup find, const name& own) : find_(std::move(find)), name_(own) {}
   struct joining_process;
   void run();
   void listen(joining_process& guest) const;

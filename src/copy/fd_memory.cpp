@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "copy/handed_memory.hpp"
+#include "copy/fd_memory.hpp"
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -45,7 +45,7 @@ result<unique_fd> take_descriptor(int process, int fd) {
   return failure{errno, format("taking the owner's descriptor %d: %s", fd, errno_text(errno).c_str())};
 }
 
-result<std::vector<listed_piece>> read_list(std::int32_t pid, const handed_place& place) {
+result<std::vector<listed_piece>> read_list(std::int32_t pid, const fd_memory_location& place) {
   const auto list = sealed_memory::open(pid, place.fd, place.inode, list_bytes(1));
   if (!list) return list.error();
   std::uint64_t count = 0;
@@ -61,7 +61,7 @@ result<std::vector<listed_piece>> read_list(std::int32_t pid, const handed_place
 
 }  // namespace
 
-result<handed_memory> handed_memory::make(rm_space& space, const cu::driver_table& cuda, address_range range) {
+result<fd_memory> fd_memory::make(rm_space& space, const cu::driver_table& cuda, address_range range) {
   auto plan = plan_pin(cuda, range, kHostPageBytes, range_rule::exact);
   if (!plan) return plan.error();
   auto placements = space.resolve(cuda, *plan);
@@ -69,7 +69,7 @@ result<handed_memory> handed_memory::make(rm_space& space, const cu::driver_tabl
   if (placements->size() > kMaxPieces)
     return failure{ENOTSUP, format("the memory consists of %zu driver objects; at most %llu can be shared",
                                    placements->size(), static_cast<unsigned long long>(kMaxPieces))};
-  handed_memory made;
+  fd_memory made;
   std::vector<listed_piece> pieces;
   std::uint64_t begin = plan->rounded.begin;
   for (const rm_placement& one : *placements) {
@@ -95,7 +95,7 @@ result<handed_memory> handed_memory::make(rm_space& space, const cu::driver_tabl
   return made;
 }
 
-result<std::vector<taken_piece>> fetch_handed_memory(std::int32_t pid, const handed_place& place) {
+result<std::vector<taken_piece>> fetch_fd_memory(std::int32_t pid, const fd_memory_location& place) {
   const auto pieces = read_list(pid, place);
   if (!pieces) return pieces.error();
   const unique_fd process(real_device_io(), static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
