@@ -63,7 +63,7 @@ class bench {
   void check_order();
   void check_signals();
   void check_random();
-  void time_company();
+  void time_concurrent_load();
   void check_errors();
   void time_gemm();
   result_file file{"device_put_bench", {"device_put_bench"}};
@@ -501,7 +501,7 @@ void bench::check_random() {
 
 // ---- Company: what rings that wait for kernels cost CUDA's own copies and the CPU
 
-void bench::time_company() {
+void bench::time_concurrent_load() {
   struct setting {
     unsigned rings;
     std::uint32_t slice_us;
@@ -670,7 +670,7 @@ int main(int argc, char** argv) {
   section("rate", &bench::time_rate);
   section("bandwidth", &bench::time_bandwidth);
   section("random", &bench::check_random);
-  section("company", &bench::time_company);
+  section("company", &bench::time_concurrent_load);
   section("gemm", &bench::time_gemm);
   section("errors", &bench::check_errors);
   std::printf("%s\n", failures == 0 ? "all right" : "SOMETHING IS WRONG");

@@ -20,7 +20,7 @@
 #include <string>
 
 #include "base/clock.hpp"
-#include "bench/passing_io.hpp"
+#include "bench/forwarding_io.hpp"
 #include "dma/channel.hpp"
 
 namespace {
@@ -33,15 +33,15 @@ constexpr int kProcesses = 16, kMaxSteps = 400;
 constexpr useconds_t kKilledAfterUs = 700'000;  // all of them copy by then
 
 // The system's calls; the process kills itself instead of one of them.
-class deadly_io final : public bench::passing_io {
+class self_killing_io final : public bench::forwarding_io {
  public:
-  explicit deadly_io(int last) : left_(last) {}
-  int open(const char* path, int flags) override { return step(), passing_io::open(path, flags); }
+  explicit self_killing_io(int last) : left_(last) {}
+  int open(const char* path, int flags) override { return step(), forwarding_io::open(path, flags); }
   int ioctl(int fd, unsigned long request, void* argument) override {
-    return step(), passing_io::ioctl(fd, request, argument);
+    return step(), forwarding_io::ioctl(fd, request, argument);
   }
   void* mmap(void* address, std::size_t size_bytes, int protection, int flags, int fd, off_t offset) override {
-    return step(), passing_io::mmap(address, size_bytes, protection, flags, fd, offset);
+    return step(), forwarding_io::mmap(address, size_bytes, protection, flags, fd, offset);
   }
 
  private:
@@ -119,7 +119,7 @@ int outcome_of(pid_t child) {
 int leftover_descriptors() {
   constexpr int kTimes = 20;
   const auto once = [] {
-    deadly_io io(-1);
+    self_killing_io io(-1);
     return copy_and_check(io, 4, 2, false);
   };
   if (once() != 0) return -1;
@@ -136,13 +136,13 @@ int main() {
   int wrong = 0, steps = 0;
   for (; steps < kMaxSteps; ++steps) {
     const int outcome = outcome_of(in_child([steps] {
-      deadly_io io(steps);
+      self_killing_io io(steps);
       return copy_and_check(io, static_cast<std::uint32_t>(steps), 3, false);
     }));
     if (outcome == 0) break;  // it ended before that call
     wrong += outcome != -SIGKILL;
     const int next = outcome_of(in_child([] {
-      deadly_io io(-1);
+      self_killing_io io(-1);
       return copy_and_check(io, 1, 1, false);
     }));
     if (next != 0) ++wrong, std::printf("after a process killed at call %d: %d\n", steps, next);
@@ -153,11 +153,11 @@ int main() {
   int exec_wrong = 0;
   for (int round = 0; round < 20; ++round) {
     exec_wrong += outcome_of(in_child([] {
-                    deadly_io io(-1);
+                    self_killing_io io(-1);
                     return copy_and_check(io, 2, 5, true);
                   })) != 0;
     exec_wrong += outcome_of(in_child([] {
-                    deadly_io io(-1);
+                    self_killing_io io(-1);
                     return copy_and_check(io, 3, 1, false);
                   })) != 0;
   }
@@ -166,7 +166,7 @@ int main() {
   pid_t children[kProcesses];
   for (int i = 0; i < kProcesses; ++i)
     children[i] = in_child([i] {
-      deadly_io io(-1);
+      self_killing_io io(-1);
       return copy_and_check(io, 100 + static_cast<std::uint32_t>(i), 500, false);
     });
   int many_wrong = 0;
@@ -176,7 +176,7 @@ int main() {
 
   for (int i = 0; i < kProcesses; ++i)
     children[i] = in_child([i] {
-      deadly_io io(-1);
+      self_killing_io io(-1);
       return copy_and_check(io, 200 + static_cast<std::uint32_t>(i), 100'000, false);
     });
   usleep(kKilledAfterUs);
@@ -184,7 +184,7 @@ int main() {
   for (const pid_t child : children) kill(child, SIGKILL);
   for (const pid_t child : children) killed_wrong += outcome_of(child) != -SIGKILL;
   killed_wrong += outcome_of(in_child([] {
-                    deadly_io io(-1);
+                    self_killing_io io(-1);
                     return copy_and_check(io, 5, 20, false);
                   })) != 0;
   std::printf("%d processes killed at once with copies under way, and a new channel: %s\n", kProcesses,

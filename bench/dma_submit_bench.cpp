@@ -10,7 +10,7 @@
 
 #include <deque>
 
-#include "bench/passing_io.hpp"
+#include "bench/forwarding_io.hpp"
 #include "bench/raw_channel.hpp"
 #include "rm/rm_abi.hpp"
 
@@ -20,13 +20,13 @@ using namespace pl;
 using namespace pl::bench;
 
 // The system's calls; mappings of GPU memory are uncached while that is asked for.
-class uncached_io final : public passing_io {
+class uncached_io final : public forwarding_io {
  public:
   bool is_uncached = false;
   int ioctl(int fd, unsigned long request, void* argument) override {
     constexpr std::uint32_t kUncached = 1u << 23;  // NVOS33_FLAGS_CACHING_TYPE
     if (is_uncached && (request & 0xff) == rm::esc_map_memory) static_cast<rm::map_params*>(argument)->flags |= kUncached;
-    return passing_io::ioctl(fd, request, argument);
+    return forwarding_io::ioctl(fd, request, argument);
   }
 };
 

@@ -22,7 +22,7 @@ struct context {
   device* gpu = nullptr;
   std::atomic<unsigned> flags{0};
   bool is_primary = false;
-  std::shared_ptr<context_fate> fate = std::make_shared<context_fate>();
+  std::shared_ptr<context_state> fate = std::make_shared<context_state>();
   std::shared_ptr<stream> legacy;  // the NULL stream
 
   // Held by a call that puts work into a stream, also while it waits for room there: the other streams' calls then wait

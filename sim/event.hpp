@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events. Each cuEventRecord makes a new `moment`; waiting and asking refer to the moment that was the latest when the
+// Events. Each cuEventRecord makes a new `recording`; waits and queries refer to the recording that was the latest when the
 // call was made, so a later record does not disturb earlier waits. Any thread.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace pl::sim {
 
-class moment {
+class recording {
  public:
   // Called by the stream when it reaches the event.
   void pass(std::uint64_t now_ns) {
@@ -47,18 +47,18 @@ struct event : std::enable_shared_from_this<event> {
   context_t owner = nullptr;
   unsigned flags = 0;
   std::mutex mutex;
-  std::shared_ptr<moment> latest;  // null: never recorded, which counts as passed
+  std::shared_ptr<recording> latest;  // null: never recorded, which counts as passed
 
   // Under graph_mutex(): the capture that the event was last recorded in (null: in none), and where.
   std::shared_ptr<capture> in_capture;
   std::vector<graph_node_t> tails;
 
-  // The moment that the record made now will pass.
-  std::shared_ptr<moment> make_latest() {
+  // The recording that the record made now will pass.
+  std::shared_ptr<recording> make_latest() {
     const std::lock_guard lock(mutex);
-    return latest = std::make_shared<moment>();
+    return latest = std::make_shared<recording>();
   }
-  std::shared_ptr<moment> current() {
+  std::shared_ptr<recording> current() {
     const std::lock_guard lock(mutex);
     return latest;
   }

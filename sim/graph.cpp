@@ -84,11 +84,12 @@ class run {
  public:
   // Events that nodes record are recorded by the launch: who waits for them from now on waits for this run.
   explicit run(std::shared_ptr<const plan> graph_plan)
-      : plan_(std::move(graph_plan)), moments_(plan_->steps.size()), done_(plan_->steps.size()) {
-    for (std::size_t i = 0; i < moments_.size(); ++i) {
+      : plan_(std::move(graph_plan)), recordings_(plan_->steps.size()), done_(plan_->steps.size()) {
+    for (std::size_t i = 0; i < recordings_.size(); ++i) {
       const graph_node& node = *plan_->steps[i].node;
       if (node.external != nullptr)
-        moments_[i] = node.type == graph_node_type::event_record ? node.external->make_latest() : node.external->current();
+        recordings_[i] =
+            node.type == graph_node_type::event_record ? node.external->make_latest() : node.external->current();
     }
   }
 
@@ -120,11 +121,11 @@ class run {
  private:
   void run_step(std::size_t step_index) {
     const graph_node& node = *plan_->steps[step_index].node;
-    const context_fate& fate = *node.ctx->fate;
+    const context_state& fate = *node.ctx->fate;
     random_delay();
-    if (node.type == graph_node_type::event_record) order_stores(), moments_[step_index]->pass(monotonic_ns());
+    if (node.type == graph_node_type::event_record) order_stores(), recordings_[step_index]->pass(monotonic_ns());
     else if (node.type == graph_node_type::event_wait) {
-      if (moments_[step_index] != nullptr) moments_[step_index]->wait_unless(fate.stopped);
+      if (recordings_[step_index] != nullptr) recordings_[step_index]->wait_unless(fate.stopped);
     } else if (const auto& inside = plan_->steps[step_index].inside; inside != nullptr) {
       if (node.repeats == nullptr) run(inside).run_in_order();
       else
@@ -138,7 +139,7 @@ class run {
   }
 
   const std::shared_ptr<const plan> plan_;
-  std::vector<std::shared_ptr<moment>> moments_;  // of the steps that record or await an event
+  std::vector<std::shared_ptr<recording>> recordings_;  // of the steps that record or await an event
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<bool> done_;

@@ -24,7 +24,7 @@ struct launch {
   unsigned grid[3] = {1, 1, 1};
   unsigned block[3] = {1, 1, 1};
   std::size_t shared_bytes = 0;
-  std::shared_ptr<context_fate> fate;
+  std::shared_ptr<context_state> fate;
   int device_ordinal = 0;
   unsigned reachable_devices = 0;  // whose ordinary memory the kernel may touch
 

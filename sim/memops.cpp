@@ -46,7 +46,7 @@ bool is_satisfied(const memory_operation& op) {
   return satisfies<T>(now, static_cast<T>(op.value), op.flags & 3u);
 }
 
-void wait_for_word(const memory_operation& op, const context_fate& fate) {
+void wait_for_word(const memory_operation& op, const context_state& fate) {
   constexpr unsigned kYields = 200;
   for (unsigned round = 0; !fate.ended(); ++round) {
     if (op.is_64 ? is_satisfied<std::uint64_t>(op) : is_satisfied<std::uint32_t>(op)) {
@@ -92,7 +92,7 @@ result_t make(memory_operation::kind type, device_ptr address, std::uint64_t val
   return code::success;
 }
 
-void run(const memory_operation& op, const context_fate& fate) {
+void run(const memory_operation& op, const context_state& fate) {
   using kind = memory_operation::kind;
   if (op.type == kind::write) return write_word(op);
   if (op.type == kind::barrier) return op.flags == memory_barrier::system ? order_stores() : void();

@@ -22,7 +22,7 @@ namespace pl::sim {
 struct capture;  // capture.hpp
 
 // State that operations in flight share and that outlives their context.
-struct context_fate {
+struct context_state {
   std::atomic<int> error{code::success};  // sticky: the first fault of a kernel
   std::atomic<bool> stopped{false};       // the context is being destroyed: waits and kernels give up
   bool ended() const { return stopped.load(std::memory_order_relaxed) || error.load(std::memory_order_relaxed) != 0; }
@@ -41,7 +41,7 @@ class stream : public std::enable_shared_from_this<stream> {
     ticket position;
   };
 
-  stream(context_t owner, std::shared_ptr<context_fate> fate, int device, unsigned flags, int priority)
+  stream(context_t owner, std::shared_ptr<context_state> fate, int device, unsigned flags, int priority)
       : owner_(owner),
         fate_(std::move(fate)),
         flags_(flags),
@@ -91,7 +91,7 @@ class stream : public std::enable_shared_from_this<stream> {
   void execute(operation& next);
 
   const context_t owner_;
-  const std::shared_ptr<context_fate> fate_;
+  const std::shared_ptr<context_state> fate_;
   const unsigned flags_;
   const int priority_;
   const std::shared_ptr<store_buffer> stores_;

@@ -107,15 +107,15 @@ __attribute__((target("sse4.2"))) std::uint32_t by_instruction(const unsigned ch
 
 // Carry-less multiplication moves 128 bits of a message over a distance: the result has the checksum that they had in
 // their old place. The low half is 32 bits further from there than the product's end, the high half 32 bits nearer.
-struct move_by {
+struct shift_by {
   std::uint64_t low, high;
 };
-constexpr move_by move_over(std::uint64_t bytes) {
+constexpr shift_by move_over(std::uint64_t bytes) {
   return {std::uint64_t{zeros_operator(bytes + 4)} << 1, std::uint64_t{zeros_operator(bytes - 4)} << 1};
 }
 constexpr std::size_t kFoldBytes = 256;  // four registers side by side hide the multiplication's latency
 constexpr std::size_t kMinFolded = 2 * kFoldBytes;
-constexpr move_by kOverFold = move_over(kFoldBytes), kOverRegister = move_over(64), kOverLane = move_over(16);
+constexpr shift_by kOverFold = move_over(kFoldBytes), kOverRegister = move_over(64), kOverLane = move_over(16);
 
 #define PL_FOLDING __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"), always_inline)) inline
 
@@ -128,7 +128,7 @@ PL_FOLDING __m128i moved(__m128i block, __m128i distance, __m128i addend) {
   return _mm_xor_si128(
       _mm_xor_si128(_mm_clmulepi64_si128(block, distance, 0x00), _mm_clmulepi64_si128(block, distance, 0x11)), addend);
 }
-PL_FOLDING __m512i four_times(const move_by& distance) {
+PL_FOLDING __m512i four_times(const shift_by& distance) {
   const auto low = static_cast<long long>(distance.low), high = static_cast<long long>(distance.high);
   return _mm512_set_epi64(high, low, high, low, high, low, high, low);
 }

@@ -109,7 +109,7 @@ status copy_registered(copy_engine& engine, const transfer& copy) {
   if (copy.bytes() == 0) return {};
   const auto pages = host_pages(copy);
   if (!pages) return failure{EINVAL, "the copy's host memory passes the end of the address space"};
-  const passing_pinning noted(*pages);
+  const concurrent_pin noted(*pages);
   if (auto done = register_pages(engine.context(), *pages); !done) return done;
   status outcome;
   if (auto queued = engine.submit(copy)) outcome = engine.wait(*queued);

@@ -110,7 +110,7 @@ const dma_memory::bound_piece* dma_memory::find_piece(std::uint64_t pointer) con
 dma_memory::~dma_memory() {
   for (auto& [window, mapping] : mappings_) {
     if (mapping.address == nullptr) continue;
-    gpu_->addresses().objects().owner().unmap(mapping, rm::aftermath::hole);
+    gpu_->addresses().objects().owner().unmap(mapping, rm::unmap_policy::hole);
   }
 }
 

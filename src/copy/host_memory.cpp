@@ -12,19 +12,19 @@ namespace pl::copy {
 
 namespace {
 
-struct passing_pinnings {
+struct concurrent_pins {
   std::atomic<unsigned> active{0};
   std::atomic<std::uint64_t> ended{0};
   std::mutex mutex;
   std::vector<address_range> pages;
 };
-passing_pinnings& passing() noexcept {
-  static auto& only = *new passing_pinnings;  // copies may be in progress while static objects are destroyed
+concurrent_pins& passing() noexcept {
+  static auto& only = *new concurrent_pins;  // copies may be in progress while static objects are destroyed
   return only;
 }
 
-host_memory ask_driver(const cu::driver_table& cuda, const void* pointer, std::size_t bytes,
-                       const gpu_context* context) noexcept {
+host_memory query_driver(const cu::driver_table& cuda, const void* pointer, std::size_t bytes,
+                         const gpu_context* context) noexcept {
   namespace attribute = cu::pointer_attribute;
   if (cuda.cuPointerGetAttributes == nullptr) return {};
   const auto address = reinterpret_cast<std::uint64_t>(pointer);
@@ -41,7 +41,7 @@ host_memory ask_driver(const cu::driver_table& cuda, const void* pointer, std::s
   if (device == 0) {
     if (context == nullptr) return {};
     const auto inside = context_use::enter(*context);
-    return inside ? ask_driver(cuda, pointer, bytes, nullptr) : host_memory{};
+    return inside ? query_driver(cuda, pointer, bytes, nullptr) : host_memory{};
   }
   // CUDA reports the range in the GPU's addresses if those differ from the CPU's.
   const address_range known{begin, size};
@@ -52,13 +52,13 @@ host_memory ask_driver(const cu::driver_table& cuda, const void* pointer, std::s
 
 }  // namespace
 
-passing_pinning::passing_pinning(address_range pages) : pages_(pages) {
+concurrent_pin::concurrent_pin(address_range pages) : pages_(pages) {
   const std::lock_guard lock(passing().mutex);
   passing().pages.push_back(pages);
   passing().active.fetch_add(1);
 }
 
-passing_pinning::~passing_pinning() {
+concurrent_pin::~concurrent_pin() {
   auto& all = passing();
   const std::lock_guard lock(all.mutex);
   all.ended.fetch_add(1);
@@ -70,7 +70,7 @@ passing_pinning::~passing_pinning() {
   all.pages.pop_back();
 }
 
-bool passing_pinning::overlaps(address_range range) noexcept {
+bool concurrent_pin::overlaps(address_range range) noexcept {
   const std::lock_guard lock(passing().mutex);
   return std::any_of(passing().pages.begin(), passing().pages.end(),
                      [&](const address_range& one) { return range.begin < one.end() && one.begin < range.end(); });
@@ -82,9 +82,9 @@ host_memory inspect_host(const cu::driver_table& cuda, const void* pointer, std:
   auto& others = passing();
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     const std::uint64_t before = others.ended.load();
-    const host_memory known = ask_driver(cuda, pointer, bytes, context);
+    const host_memory known = query_driver(cuda, pointer, bytes, context);
     if (!known.is_pinned || (others.active.load() == 0 && others.ended.load() == before)) return known;
-    if (passing_pinning::overlaps({reinterpret_cast<std::uint64_t>(pointer), bytes})) return {};
+    if (concurrent_pin::overlaps({reinterpret_cast<std::uint64_t>(pointer), bytes})) return {};
     if (others.ended.load() == before) return known;  // one that ended meanwhile may be what the driver saw
   }
   return {};

@@ -25,12 +25,12 @@ struct host_memory {
 // Pages that are pinned for the duration of one copy. Meanwhile inspect_host() reports them as pageable, because the
 // copies of other threads cannot rely on a pinning that may end. Create it before the pages are pinned, and destroy it
 // after they are unpinned.
-class [[nodiscard]] passing_pinning {
+class [[nodiscard]] concurrent_pin {
  public:
-  explicit passing_pinning(address_range pages);
-  ~passing_pinning();
-  passing_pinning(const passing_pinning&) = delete;
-  passing_pinning& operator=(const passing_pinning&) = delete;
+  explicit concurrent_pin(address_range pages);
+  ~concurrent_pin();
+  concurrent_pin(const concurrent_pin&) = delete;
+  concurrent_pin& operator=(const concurrent_pin&) = delete;
   static bool overlaps(address_range range) noexcept;
 
  private:

@@ -58,7 +58,7 @@ void unpin_pages(const pinned_pages& ended) noexcept {
 result<host_pinning> host_pinning::make(const gpu_context& context, void* pointer, std::size_t bytes) {
   constexpr int kMaxWaits = 2000;  // milliseconds, enough for a copy of any size to end
   auto made = try_make(context, pointer, bytes);
-  for (int i = 0; i < kMaxWaits && made.code() == EBUSY && passing_pinning::overlaps({address_of(pointer), bytes}); ++i) {
+  for (int i = 0; i < kMaxWaits && made.code() == EBUSY && concurrent_pin::overlaps({address_of(pointer), bytes}); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     made = try_make(context, pointer, bytes);
   }

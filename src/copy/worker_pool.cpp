@@ -148,7 +148,7 @@ struct worker_pool::state {
   std::atomic<std::uint32_t> wake_word{0};
 
   // Used by the caller only.
-  struct seat {
+  struct thread_slot {
     state* pool = nullptr;
     unsigned index = 0;
     pthread_t thread{};
@@ -156,7 +156,7 @@ struct worker_pool::state {
   alignas(kDestructiveBytes) std::atomic<bool> is_busy{false};
   std::atomic<unsigned> capacity{0};  // helpers that exist or can be started
   unsigned started = 0;               // guarded by is_busy
-  std::array<seat, kMaxHelpers> seats;
+  std::array<thread_slot, kMaxHelpers> seats;
   std::uint32_t epoch = 0;
   std::uint64_t spin_ns = 0;
   cpu_numbers cpus;
@@ -257,7 +257,7 @@ void worker_pool::state::stop() {
 
 // ---- The helpers' side -----------------------------------------------------------------------------------------------
 void* worker_pool::state::thread_main(void* its_seat) {
-  const seat& place = *static_cast<const seat*>(its_seat);
+  const thread_slot& place = *static_cast<const thread_slot*>(its_seat);
   char name[16];
   std::snprintf(name, sizeof name, "pl-copy-%u", place.index);
   pthread_setname_np(pthread_self(), name);

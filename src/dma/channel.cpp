@@ -170,8 +170,8 @@ std::optional<failure> channel::fault() const {
 channel::~channel() {
   rm::channel_objects& objects = space_->objects();
   stop();
-  if (doorbell_view_.address != nullptr) objects.owner().unmap(doorbell_view_, rm::aftermath::hole);
-  if (cpu_view_.address != nullptr) objects.owner().unmap(cpu_view_, rm::aftermath::hole);
+  if (doorbell_view_.address != nullptr) objects.owner().unmap(doorbell_view_, rm::unmap_policy::hole);
+  if (cpu_view_.address != nullptr) objects.owner().unmap(cpu_view_, rm::unmap_policy::hole);
   completion_region_ = region();
   if (completion_pages_ != nullptr) munmap(completion_pages_, completion_bytes_);
 }

@@ -47,7 +47,7 @@ device_ring::device_ring(region memory, std::uint64_t kernel_address, const devi
 device_ring::~device_ring() {
   close();
   queue_.reset();
-  if (mapping_.address != nullptr) memory_.space()->objects().owner().unmap(mapping_, rm::aftermath::hole);
+  if (mapping_.address != nullptr) memory_.space()->objects().owner().unmap(mapping_, rm::unmap_policy::hole);
 }
 
 result<std::unique_ptr<device_ring>> device_ring::open(region memory, std::uint64_t kernel_address,

@@ -65,10 +65,10 @@ class rm_pin final : public pinned_memory {
 
   void unmap(const cpu_view&, unmapping mode) noexcept override {
     const bool is_forgotten = mode == unmapping::forgotten;
-    const auto left = is_forgotten ? rm::aftermath::faulting : rm::aftermath::hole;
+    const auto left = is_forgotten ? rm::unmap_policy::faulting : rm::unmap_policy::hole;
     if (lease_.mapped != nullptr) placements_[0].object->release(std::exchange(lease_, {}), left);
     for (std::size_t i = 0; i < pieces_.size(); ++i)
-      placements_[i].object->unmap_own(pieces_[i], place_ ? rm::aftermath::reservation : left);
+      placements_[i].object->unmap_own(pieces_[i], place_ ? rm::unmap_policy::reservation : left);
     pieces_.clear();
     if (place_ && is_forgotten) place_->leave_faulting();
     place_.reset();

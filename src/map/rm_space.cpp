@@ -38,7 +38,7 @@ bool is_mig_instance(const cu::driver_table& cuda, cu::device_t device) {
 
 rm_object::~rm_object() {
   // Pins hold the object, so no extent is in use any more; a leftover would be a bug, but must not leak BAR1.
-  for (const auto& left : extents_) space_->client().unmap(left->mapping, rm::aftermath::hole);
+  for (const auto& left : extents_) space_->client().unmap(left->mapping, rm::unmap_policy::hole);
   space_->forget(block_id_);
   if (memory_ != 0) space_->client().release(gpu_, memory_);
 }
@@ -74,7 +74,7 @@ result<rm_object::lease> rm_object::acquire(std::uint64_t offset, std::uint64_t 
   return lease{static_cast<char*>(mapping->address) + (offset - wanted.begin), extents_.back().get()};
 }
 
-void rm_object::release(const lease& held, rm::aftermath left) noexcept {
+void rm_object::release(const lease& held, rm::unmap_policy left) noexcept {
   const std::lock_guard lock(mutex_);
   if (--held.mapped->users > 0) return;
   space_->client().unmap(held.mapped->mapping, left);
@@ -85,7 +85,7 @@ result<rm::cpu_mapping> rm_object::map_own(std::uint64_t offset, std::uint64_t l
   return space_->client().map(gpu_, memory_, offset, length, address);
 }
 
-void rm_object::unmap_own(const rm::cpu_mapping& mapping, rm::aftermath left) noexcept {
+void rm_object::unmap_own(const rm::cpu_mapping& mapping, rm::unmap_policy left) noexcept {
   space_->client().unmap(mapping, left);
 }
 
@@ -151,7 +151,7 @@ status rm_space::map_scratch(const proof_context& context) {
   if (!mapping) return mapping.error();
   char* const first = static_cast<char*>(mapping->address) + (part.begin - plan->rounded.begin);
   auto outcome = (*scratch)->check({first, scratch_memory::kMappedBytes, arch::mapping_type::wc});
-  object.unmap_own(*mapping, rm::aftermath::hole);
+  object.unmap_own(*mapping, rm::unmap_policy::hole);
   return outcome;
 }
 
@@ -202,8 +202,8 @@ void rm_space::forget(unsigned long long block_id) noexcept {
   if (found != objects_.end() && found->second.expired()) objects_.erase(found);
 }
 
-result<std::vector<rm_placement>> rm_space::ask_libcuda(const cu::driver_table& cuda, const pin_plan& plan,
-                                                        const rm::gpu& gpu) {
+result<std::vector<rm_placement>> rm_space::query_libcuda(const cu::driver_table& cuda, const pin_plan& plan,
+                                                          const rm::gpu& gpu) {
   auto context = cu::context_scope::enter(cuda, plan.device_ordinal, plan.context);
   if (!context) return context.error();
   auto backing = rm::find_backing(cuda, plan.rounded.begin, plan.rounded.size_bytes);
@@ -293,7 +293,7 @@ result<std::vector<rm_placement>> rm_space::resolve(const cu::driver_table& cuda
   const cu::relaxed_capture capture(cuda);
   auto gpu = gpu_of(cuda, plan.device_ordinal);
   if (!gpu) return gpu.error();
-  auto asked = ask_libcuda(cuda, plan, **gpu);
+  auto asked = query_libcuda(cuda, plan, **gpu);
   if (asked) return asked;
   auto imported = import_vmm(cuda, plan, **gpu);
   if (imported) return imported;

@@ -54,11 +54,11 @@ class rm_object {
   };
   // Bytes [offset, offset + length), mapped until the lease is returned.
   result<lease> acquire(std::uint64_t offset, std::uint64_t length, std::uint64_t object_bytes);
-  void release(const lease& held, rm::aftermath left) noexcept;
+  void release(const lease& held, rm::unmap_policy left) noexcept;
 
   // A mapping for this caller alone, at `address` (over a reservation) or, if null, anywhere.
   result<rm::cpu_mapping> map_own(std::uint64_t offset, std::uint64_t length, void* address);
-  void unmap_own(const rm::cpu_mapping& mapping, rm::aftermath left) noexcept;
+  void unmap_own(const rm::cpu_mapping& mapping, rm::unmap_policy left) noexcept;
 
  private:
   std::shared_ptr<rm_space> space_;
@@ -107,7 +107,7 @@ class rm_space : public std::enable_shared_from_this<rm_space> {
   // The cached share of that block, or a new one that `take_share` (a callable) obtains.
   template <class TakeShare>
   result<std::shared_ptr<rm_object>> find_or_share(const rm::gpu& gpu, unsigned long long block_id, TakeShare take_share);
-  result<std::vector<rm_placement>> ask_libcuda(const cu::driver_table& cuda, const pin_plan& plan, const rm::gpu& gpu);
+  result<std::vector<rm_placement>> query_libcuda(const cu::driver_table& cuda, const pin_plan& plan, const rm::gpu& gpu);
   result<std::vector<rm_placement>> share_exported(const pin_plan& plan, const rm::gpu& gpu,
                                                    const cu::ipc_mem_handle_t& ipc_handle);
   result<std::vector<rm_placement>> import_vmm(const cu::driver_table& cuda, const pin_plan& plan, const rm::gpu& gpu);

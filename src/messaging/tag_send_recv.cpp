@@ -161,10 +161,10 @@ operation& tagged_messages::irecv(int source_rank, const buffer& data, std::uint
     receive_unexpected(op, *unexpected);
     return op;
   }
-  const bool nobody_lives =
+  const bool is_job_dead =
       context_.size > 1 && std::all_of(context_.peers.begin(), context_.peers.end(),
                                        [&](const peer_state& each) { return each.is_dead || each.rank == context_.rank; });
-  if (is_any ? nobody_lives : context_.peer(source_rank).is_dead) {
+  if (is_any ? is_job_dead : context_.peer(source_rank).is_dead) {
     context_.end(op, ECONNRESET, is_any ? "every other process is gone" : format("rank %d is gone", source_rank));
     return op;
   }

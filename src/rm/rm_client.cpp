@@ -260,16 +260,16 @@ result<cpu_mapping> client::map(const gpu& owner, handle memory, std::uint64_t o
   const int code = address == MAP_FAILED ? mmap_errno : errno;
   const char* step = address == MAP_FAILED ? "mmap" : "madvise(MADV_DONTFORK)";
   live_objects_.fetch_add(1);  // unmap() undoes it
-  unmap(out, fixed_address != nullptr ? aftermath::reservation : aftermath::hole);
+  unmap(out, fixed_address != nullptr ? unmap_policy::reservation : unmap_policy::hole);
   return failure{code,
                  format("%s of %s of GPU memory failed: %s", step, format_size(length).c_str(), errno_text(code).c_str())};
 }
 
-void client::unmap(const cpu_mapping& mapping, aftermath left) noexcept {
+void client::unmap(const cpu_mapping& mapping, unmap_policy left) noexcept {
   constexpr int kReserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
   if (mapping.address != nullptr) {
-    if (left == aftermath::reservation) io_.mmap(mapping.address, mapping.size_bytes, PROT_NONE, kReserve, -1, 0);
-    else if (left == aftermath::faulting) leave_faulting_range(io_, mapping.address, mapping.size_bytes);
+    if (left == unmap_policy::reservation) io_.mmap(mapping.address, mapping.size_bytes, PROT_NONE, kReserve, -1, 0);
+    else if (left == unmap_policy::faulting) leave_faulting_range(io_, mapping.address, mapping.size_bytes);
     else io_.munmap(mapping.address, mapping.size_bytes);
   }
   unmap_params params{};

@@ -45,7 +45,7 @@ struct gpu {
 };
 
 // What replaces a mapping at its addresses after it is unmapped.
-enum class aftermath { hole, reservation, faulting };
+enum class unmap_policy { hole, reservation, faulting };
 
 struct cpu_mapping {
   void* address = nullptr;
@@ -80,7 +80,7 @@ class client {
   // the caller's reservation) or anywhere if null; forked children do not inherit the mapping. ENOMEM: BAR1 is full.
   result<cpu_mapping> map(const gpu& owner, handle memory, std::uint64_t offset, std::size_t length, void* fixed_address);
   // `left`: nothing, a PROT_NONE reservation for the caller, or a range that raises SIGBUS (faulting_range.hpp).
-  void unmap(const cpu_mapping& mapping, aftermath left) noexcept;
+  void unmap(const cpu_mapping& mapping, unmap_policy left) noexcept;
 
   device_io& io() const noexcept { return io_; }
 

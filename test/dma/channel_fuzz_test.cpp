@@ -46,7 +46,7 @@ class fuzzed_channel {
   }
   ~fuzzed_channel() {
     queue_.reset();
-    client_->unmap(view_, rm::aftermath::hole);
+    client_->unmap(view_, rm::unmap_policy::hole);
     munmap(host_, kBytes + kPage);
   }
 

@@ -54,8 +54,8 @@ struct raw_channel {
   }
   ~raw_channel() {
     space->objects().release(handles.group);
-    client->unmap(doorbell, rm::aftermath::hole);
-    client->unmap(view, rm::aftermath::hole);
+    client->unmap(doorbell, rm::unmap_policy::hole);
+    client->unmap(view, rm::unmap_policy::hole);
     munmap(host, kHostBytes);
   }
 

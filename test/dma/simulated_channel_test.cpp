@@ -225,7 +225,7 @@ TEST_F(simulated_channel, TheCpuMapsCudasMemoryThroughIt) {
   static_cast<std::byte*>(view->address)[5] = std::byte{0x5a};
   EXPECT_EQ(read(pointer)[4096 + 5], std::byte{0x5a});
   EXPECT_FALSE(client_->map(*zero_->gpu, *share, kBytes, 4096, nullptr));
-  client_->unmap(*view, rm::aftermath::hole);
+  client_->unmap(*view, rm::unmap_policy::hole);
   client_->release(*zero_->gpu, *share);
   EXPECT_FALSE(client_->duplicate(*zero_->gpu, pieces[0].client, 0x7fffffff));
   expect_success(cuda().cuMemFree_v2(pointer));

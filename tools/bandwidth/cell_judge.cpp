@@ -8,7 +8,7 @@ namespace pl::bandwidth {
 namespace {
 
 void judge_with(const test_context& context, const machine_links* after, cell& one) {
-  circumstances known;
+  measurement_context known;
   known.before = &context.links;
   known.after = after;
   for (const place& end : {one.path.source, one.path.destination})

@@ -25,7 +25,7 @@ struct case_at_hand {
   double value;
   const expectation& expected;
   const transfer_path& path;
-  const circumstances& known;
+  const measurement_context& known;
   std::optional<crossed_link> crossed;  // nothing for latencies that cross none
   std::vector<int> gpus;                // whose links and condition matter
   bool is_bandwidth() const { return path.measured_quantity == transfer_path::quantity::bandwidth; }
@@ -199,7 +199,7 @@ slow_reason small_buffer(const case_at_hand& c) {
 }
 
 // Not a reason in the link: the machine's other work was measured too.
-std::string varied_words(const circumstances& known) {
+std::string varied_words(const measurement_context& known) {
   return format(
       "varied, host busy: samples vary by %.0f %%%s, so something else uses the machine; run again when it is idle, "
       "with more samples (-i)",
@@ -294,7 +294,7 @@ const char* to_string(verdict_level level) {
   return "?";
 }
 
-verdict judge(double value, const expectation& expected, const transfer_path& path, const circumstances& known,
+verdict judge(double value, const expectation& expected, const transfer_path& path, const measurement_context& known,
               const thresholds& limits) {
   case_at_hand c{value, expected, path, known, std::nullopt, gpus_of(path)};
   if (c.now() != nullptr) c.crossed = link_of(*c.now(), path);

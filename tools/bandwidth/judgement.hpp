@@ -86,7 +86,7 @@ machine_links read_links(gpu_set& gpus);
 std::optional<expectation> expect(const machine_links& links, const transfer_path& path);
 
 // What else is known of one measurement.
-struct circumstances {
+struct measurement_context {
   const machine_links* before = nullptr;
   const machine_links* after = nullptr;  // may be null
   int host_node = -1;                    // that really held the host memory
@@ -97,7 +97,7 @@ struct thresholds {
   double good = 0.85;        // of the expectation
   double suspicious = 0.60;  // below this a reason must be found, else "unexplained"
 };
-verdict judge(double value, const expectation& expected, const transfer_path& path, const circumstances& known,
+verdict judge(double value, const expectation& expected, const transfer_path& path, const measurement_context& known,
               const thresholds& limits = {});
 
 }  // namespace pl::bandwidth

@@ -93,7 +93,7 @@ class sharing {
     for (const auto& path : paths_) all_.push_back(describe_traffic(path));
     for (std::size_t i = 0; i < all_.size(); ++i) note_opposite(i);
     add_loads();
-    spread_ignorance();
+    propagate_unknown();
     divide();
     return results();
   }
@@ -139,7 +139,7 @@ class sharing {
   }
 
   // Two CPU threads, or two sets of workers, on one link: no measurement says whether their rates add up.
-  void spread_ignorance() {
+  void propagate_unknown() {
     for (const auto& [name, entry] : loads_)
       if (entry.limited_by_themselves > 1)
         for (const std::size_t i : entry.users) all_[i].alone.reset();

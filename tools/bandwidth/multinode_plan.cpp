@@ -90,7 +90,7 @@ void planner::plan_pairs() {
   }
   for (matrix& one : plan.matrices)
     for (std::size_t r = 0; r < one.cells.size(); ++r) one.cells[r][r].reason = "a pair needs two GPUs";
-  for (const auto& pairs : tournament(shape.size)) {
+  for (const auto& pairs : round_robin_schedule(shape.size)) {
     if (shape.pairs_at_once) {
       add_pair_round(pairs);
       continue;
@@ -194,7 +194,7 @@ void planner::plan_bisection() {
 
 }  // namespace
 
-std::vector<std::vector<std::pair<int, int>>> tournament(int n) {
+std::vector<std::vector<std::pair<int, int>>> round_robin_schedule(int n) {
   const int seats = n + n % 2;  // with an odd number, the rank opposite the empty seat has a break
   std::vector<int> circle;
   for (int i = 0; i < seats; ++i) circle.push_back(i);

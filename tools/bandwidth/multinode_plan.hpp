@@ -57,6 +57,6 @@ unsigned buffers_of_multinode(int index, int size);
 rank_plan plan_multinode(int index, const rank_shape& shape);
 
 // Every pair of 0..n-1 once, in as few rounds of disjoint pairs as there can be: n - 1, or n if n is odd.
-std::vector<std::vector<std::pair<int, int>>> tournament(int n);
+std::vector<std::vector<std::pair<int, int>>> round_robin_schedule(int n);
 
 }  // namespace pl::bandwidth

@@ -61,11 +61,11 @@ void in_parallel(std::uint64_t bytes, Body&& body) {
 
 }  // namespace
 
-struct pattern::workshop {
-  workshop(gpu_set& all, int ordinal) : gpus(all), gpu(ordinal), stream(all, ordinal) {}
-  workshop(const workshop&) = delete;
-  workshop& operator=(const workshop&) = delete;
-  ~workshop() {
+struct pattern::gpu_resources {
+  gpu_resources(gpu_set& all, int ordinal) : gpus(all), gpu(ordinal), stream(all, ordinal) {}
+  gpu_resources(const gpu_resources&) = delete;
+  gpu_resources& operator=(const gpu_resources&) = delete;
+  ~gpu_resources() {
     if (result_memory != 0 && gpus.make_current(gpu)) gpus.cuda().cuMemFree_v2(result_memory);
   }
   status open() {
@@ -98,7 +98,7 @@ pattern::pattern(gpu_set& gpus) : gpus_(gpus) {}
 pattern::~pattern() = default;
 
 // Null if the CPU must do it.
-result<pattern::workshop*> pattern::workshop_for(const memory_view& view, int near_gpu) {
+result<pattern::gpu_resources*> pattern::gpu_resources_for(const memory_view& view, int near_gpu) {
   if (!view.gpu_reachable) return nullptr;
   const int gpu = view.location.type == place::kind::gpu ? view.location.index : near_gpu;
   for (const char* name : {"bandwidth_fill", "bandwidth_check"})
@@ -106,9 +106,9 @@ result<pattern::workshop*> pattern::workshop_for(const memory_view& view, int ne
       if (kernel.error().code == ENOTSUP) return nullptr;
       return kernel.error();
     }
-  auto& found = workshops_[gpu];
+  auto& found = gpu_resources_[gpu];
   if (found == nullptr) {
-    auto fresh = std::make_unique<workshop>(gpus_, gpu);
+    auto fresh = std::make_unique<gpu_resources>(gpus_, gpu);
     if (auto opened = fresh->open(); !opened) return opened.error();
     found = std::move(fresh);
   }
@@ -124,7 +124,7 @@ status pattern::clear(const memory_view& view, std::uint64_t bytes, int near_gpu
 }
 
 status pattern::write(const memory_view& view, std::uint64_t bytes, int near_gpu, std::uint64_t seed, std::uint64_t flip) {
-  auto shop = workshop_for(view, near_gpu);
+  auto shop = gpu_resources_for(view, near_gpu);
   if (!shop) return shop.error();
   if (*shop == nullptr) return write_by_cpu(view, bytes, seed, flip);
   std::uint64_t address = view.address;
@@ -160,7 +160,7 @@ status pattern::read(const memory_view& view, std::uint64_t offset, std::span<st
 }
 
 result<mismatch> pattern::check(const memory_view& view, std::uint64_t bytes, int near_gpu, std::uint64_t seed) {
-  auto shop = workshop_for(view, near_gpu);
+  auto shop = gpu_resources_for(view, near_gpu);
   if (!shop) return shop.error();
   check_result found;
   if (*shop != nullptr) {
@@ -181,7 +181,7 @@ result<mismatch> pattern::check(const memory_view& view, std::uint64_t bytes, in
   return out;
 }
 
-status pattern::check_by_gpu(workshop& shop, const memory_view& view, const check_call& call, check_result& out) {
+status pattern::check_by_gpu(gpu_resources& shop, const memory_view& view, const check_call& call, check_result& out) {
   if (auto ready = gpus_.make_current(shop.gpu); !ready) return ready;
   const std::string description = format("GPU %d: the result of comparing data", shop.gpu);
   if (auto reset = gpus_.check(gpus_.cuda().cuMemcpyHtoD_v2(shop.result_memory, &out, sizeof out), description); !reset)
@@ -208,7 +208,7 @@ result<mismatch> pattern::check_write(const memory_view& view, std::uint64_t byt
 }
 
 result<mismatch> pattern::check_special(const memory_view& view, const check_call& call) {
-  auto shop = workshop_for(view, view.location.index);
+  auto shop = gpu_resources_for(view, view.location.index);
   if (!shop) return shop.error();
   if (*shop == nullptr) return failure{ENOTSUP, "this build has no GPU code to check what kernels read or wrote"};
   check_result found;

@@ -35,8 +35,8 @@ class pattern {
   result<mismatch> check_write(const memory_view& view, std::uint64_t bytes, std::uint64_t seed);
 
  private:
-  struct workshop;  // stream and result memory on one GPU
-  result<workshop*> workshop_for(const memory_view& view, int near_gpu);
+  struct gpu_resources;  // stream and result memory on one GPU
+  result<gpu_resources*> gpu_resources_for(const memory_view& view, int near_gpu);
   status write(const memory_view& view, std::uint64_t bytes, int near_gpu, std::uint64_t seed, std::uint64_t flip);
   status write_by_cpu(const memory_view& view, std::uint64_t bytes, std::uint64_t seed, std::uint64_t flip);
   struct check_call {
@@ -44,12 +44,12 @@ class pattern {
     std::uint64_t bytes = 0, seed = 0;
     unsigned width = 0;
   };
-  status check_by_gpu(workshop& shop, const memory_view& view, const check_call& call, check_result& out);
+  status check_by_gpu(gpu_resources& shop, const memory_view& view, const check_call& call, check_result& out);
   result<mismatch> check_special(const memory_view& view, const check_call& call);
   status check_by_cpu(const memory_view& view, std::uint64_t bytes, std::uint64_t seed, check_result& out);
   status read(const memory_view& view, std::uint64_t offset, std::span<std::byte> out);
   gpu_set& gpus_;
-  std::map<int, std::unique_ptr<workshop>> workshops_;
+  std::map<int, std::unique_ptr<gpu_resources>> gpu_resources_;
 };
 
 }  // namespace pl::bandwidth

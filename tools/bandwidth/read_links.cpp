@@ -14,7 +14,7 @@ namespace {
 constexpr int kMemoryBusBits = 37, kMemoryClockKhz = 36, kL2Bytes = 38;
 constexpr int kHostPageTables = 100;  // the GPU walks the host's page tables: coherent, over NVLink-C2C
 
-void ask_driver(gpu_set& gpus, int gpu, gpu_link_facts& facts) {
+void query_driver(gpu_set& gpus, int gpu, gpu_link_facts& facts) {
   const auto positive = [&](int attribute_id) {
     return static_cast<unsigned>(std::max(gpus.attribute(gpu, attribute_id), 0));
   };
@@ -30,7 +30,7 @@ void ask_driver(gpu_set& gpus, int gpu, gpu_link_facts& facts) {
     facts.memory_bytes = bytes;
 }
 
-void ask_nvml(const tools::nvml_device& nvml, gpu_link_facts& facts) {
+void read_nvml(const tools::nvml_device& nvml, gpu_link_facts& facts) {
   if (const auto link = nvml.link()) {
     facts.pcie_generation_now = link->generation_now, facts.pcie_width_now = link->width_now;
     facts.pcie_generation_max = link->generation_max, facts.pcie_width_max = link->width_max;
@@ -52,12 +52,12 @@ machine_links read_links(gpu_set& gpus) {
   machine_links out;
   out.simulated = gpus.simulated();
   out.gpus.resize(static_cast<std::size_t>(gpus.count()));
-  for (int gpu = 0; gpu < gpus.count(); ++gpu) ask_driver(gpus, gpu, out.gpus[static_cast<std::size_t>(gpu)]);
+  for (int gpu = 0; gpu < gpus.count(); ++gpu) query_driver(gpus, gpu, out.gpus[static_cast<std::size_t>(gpu)]);
   for (int gpu = 0; gpu < gpus.count(); ++gpu) {
     auto& facts = out.gpus[static_cast<std::size_t>(gpu)];
     std::string why_not;
     if (const auto nvml = tools::nvml_device::open(facts.bus_id, &why_not)) {
-      ask_nvml(*nvml, facts);
+      read_nvml(*nvml, facts);
       apply_nvlinks(facts, nvml->nvlinks(), nvml->nvlink_mbps().value_or(0), out.gpus);
     } else {
       out.remarks.push_back(format("GPU %d: links and clocks are not known: %s", gpu, why_not.c_str()));

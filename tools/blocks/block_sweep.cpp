@@ -17,7 +17,7 @@
 namespace pl::tools {
 namespace {
 
-struct entrant {
+struct sweep_entry {
   std::string name;
   block_mover* mover;
   std::vector<double> submit_ns;  // until the CPU was free, of the counted samples
@@ -25,7 +25,7 @@ struct entrant {
 };
 
 // A contender that fails ends its own samples only: what is left of them is dropped with the others that are no number.
-contender contender_of(entrant& one, std::size_t turn) {
+contender contender_of(sweep_entry& one, std::size_t turn) {
   const auto guarded = [&one](const auto& work) {
     if (!one.failed.empty()) return;
     try {
@@ -130,7 +130,7 @@ class block_sweep {
 
   void measure(block_arena& arena, const point& shape) {
     const block_list list = arena.make_list(shape.way, shape.block_bytes, shape.count);
-    std::list<entrant> entrants;
+    std::list<sweep_entry> entrants;
     std::vector<contender> all;
     const std::size_t turn = list.bytes() <= 1u << 20 ? 4 : 1;
     for (auto& [name, mover] : made_) {
@@ -153,13 +153,13 @@ class block_sweep {
     std::map<std::string, cell> cells;
   };
 
-  void add_rows(const point& shape, const block_list& list, const std::list<entrant>& entrants,
+  void add_rows(const point& shape, const block_list& list, const std::list<sweep_entry>& entrants,
                 const std::vector<contender>& all) {
     table_row row{shape, {}};
     const auto bytes = static_cast<double>(list.bytes());
     auto one = entrants.begin();
     for (const auto& measured : all) {
-      const entrant& present = *one++;
+      const sweep_entry& present = *one++;
       if (!present.failed.empty()) add_failure(shape, present.name, present.failed);
       if (measured.samples_ns.empty()) continue;
       const summary total = summarize(measured.samples_ns);

@@ -116,7 +116,7 @@ std::optional<unsigned> ask(int (*call)(void*, unsigned*), void* handle) {
   return value;
 }
 
-std::optional<gpu_clocks> ask_clocks(int (*call)(void*, int, unsigned*), void* handle) {
+std::optional<gpu_clocks> read_clocks(int (*call)(void*, int, unsigned*), void* handle) {
   gpu_clocks out;
   if (call == nullptr || call(handle, nvml::kSmClock, &out.sm_mhz) != 0 ||
       call(handle, nvml::kMemoryClock, &out.memory_mhz) != 0)
@@ -182,8 +182,8 @@ std::optional<pcie_link> nvml_device::link() const {
   return pcie_link{*generation_now, *width_now, *generation_max, *width_max};
 }
 
-std::optional<gpu_clocks> nvml_device::clocks() const { return ask_clocks(calls().clock, handle_); }
-std::optional<gpu_clocks> nvml_device::max_clocks() const { return ask_clocks(calls().max_clock, handle_); }
+std::optional<gpu_clocks> nvml_device::clocks() const { return read_clocks(calls().clock, handle_); }
+std::optional<gpu_clocks> nvml_device::max_clocks() const { return read_clocks(calls().max_clock, handle_); }
 
 std::optional<bool> nvml_device::mig_enabled() const {
   unsigned now = 0, pending = 0;

@@ -53,7 +53,7 @@ const option_facts kTopOptions[] = {
     {{"--folder"}, "DIR", "where the numbers lie (default /dev/shm)", {}},
 };
 
-int tell_facts(const invocation& call, std::span<const option_facts> options) {
+int print_facts(const invocation& call, std::span<const option_facts> options) {
   call.facts->options.assign(options.begin(), options.end());
   return kExitOk;
 }
@@ -100,12 +100,12 @@ void close_placeholders() noexcept {
 }  // namespace
 
 int run_report(const invocation& call) {
-  if (call.facts != nullptr) return tell_facts(call, kReportOptions);
+  if (call.facts != nullptr) return print_facts(call, kReportOptions);
   become_python("peerlane.report", call);
 }
 
 int run_top(const invocation& call) {
-  if (call.facts != nullptr) return tell_facts(call, kTopOptions);
+  if (call.facts != nullptr) return print_facts(call, kTopOptions);
   become_python("peerlane.top", call);
 }
 

@@ -14,7 +14,7 @@ namespace pl::tools {
 
 namespace {
 
-int tell_facts(const invocation& call, std::span<const subcommand> all) {
+int print_facts(const invocation& call, std::span<const subcommand> all) {
   for (const auto& one : all) {
     command_facts& inner = call.facts->commands.emplace_back();
     inner.name = one.name;
@@ -36,7 +36,7 @@ std::string did_you_mean(const std::string& word, std::span<const std::string> k
 }
 
 int run_subcommand(const invocation& call, const char* noun, std::span<const subcommand> all) {
-  if (call.facts != nullptr) return tell_facts(call, all);
+  if (call.facts != nullptr) return print_facts(call, all);
   const std::string word = call.arguments.empty() ? "-h" : call.arguments[0];
   std::size_t widest = 0;
   for (const auto& one : all) {

@@ -18,7 +18,7 @@
 #include "tools/common/kernel_module.hpp"
 #include "tools/copy/copy_arena.hpp"
 #include "tools/copy/copy_command.hpp"
-#include "tools/copy/engine_scene.hpp"
+#include "tools/copy/engine_scenario.hpp"
 
 namespace pl::tools {
 namespace {
@@ -266,7 +266,7 @@ class beside_bench {
 
   const gpu_session& gpu_;
   result_file& results_;
-  engine_scene scene_;
+  engine_scenario scene_;
   bool is_small_;
   std::size_t rounds_ = 1, calls_each_ = 1, launches_each_ = 1;
   std::optional<gpu_stream> stream_;

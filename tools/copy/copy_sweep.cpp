@@ -61,7 +61,7 @@ status driver_copy(const cu::driver_table& cuda, const copy::transfer& transfer)
 }
 
 // One line of a size: a contender and what is known of it besides its samples.
-struct entrant {
+struct sweep_entry {
   std::string name;
   std::optional<choice> forced_choice;  // a way of the planner, by force
   call_record record;
@@ -156,8 +156,8 @@ class copy_sweep {
     summaries_.push_back(summary_);
   }
 
-  std::list<entrant> entrants_of(const copy_case& test_case, std::uint64_t bytes) const {
-    std::list<entrant> out;
+  std::list<sweep_entry> entrants_of(const copy_case& test_case, std::uint64_t bytes) const {
+    std::list<sweep_entry> out;
     const bool stores = test_case.way == direction::to_device;
     for (const auto& candidate : copy::candidates(test_case.way, test_case.side)) {
       const auto limits = copy::limits_of(test_case.way, candidate);
@@ -170,20 +170,20 @@ class copy_sweep {
     }
     out.push_back({kCuMemcpy, {}, {}, false});
     out.push_back({kPlanner, {}, {}, stores});
-    std::erase_if(out, [&](const entrant& one) {
+    std::erase_if(out, [&](const sweep_entry& one) {
       return !is_wanted(options_.methods, one.name) || (bytes >= kLong && hopeless_.count(one.name) != 0);
     });
     return out;
   }
 
-  status call(const entrant& one, const copy::transfer& transfer) {
+  status call(const sweep_entry& one, const copy::transfer& transfer) {
     if (one.forced_choice) return (*planner_)->copy_by(*one.forced_choice, transfer);
     if (one.name == kCuMemcpy) return driver_copy(gpu_.cuda(), transfer);
     return (*planner_)->copy(transfer);
   }
 
   // Copies once, with a comparison unless --no-verify. Returns false if this method is not available here.
-  bool prove(const copy_case& test_case, std::uint64_t bytes, entrant& one) {
+  bool prove(const copy_case& test_case, std::uint64_t bytes, sweep_entry& one) {
     const auto attempt = [&](const copy::transfer& transfer) {
       status done = call(one, transfer);
       for (unsigned i = 0; !done && done.code() == EAGAIN && i < kAttempts && !options_.no_hold; ++i) {
@@ -201,7 +201,7 @@ class copy_sweep {
                               : arena_->verify(test_case, bytes, one.name, attempt);
   }
 
-  contender contender_of(entrant& one, const sampling& sampling_options, const copy::transfer& transfer) {
+  contender contender_of(sweep_entry& one, const sampling& sampling_options, const copy::transfer& transfer) {
     auto& planner = **planner_;
     // Makes one closure for each contender, because nothing may be looked up between the clock's readings (samples.hpp).
     if (one.forced_choice) {
@@ -216,7 +216,7 @@ class copy_sweep {
 
   void measure(const copy_case& test_case, std::uint64_t bytes) {
     auto entrants = entrants_of(test_case, bytes);
-    std::erase_if(entrants, [&](entrant& one) { return !prove(test_case, bytes, one); });
+    std::erase_if(entrants, [&](sweep_entry& one) { return !prove(test_case, bytes, one); });
     const copy::transfer transfer = arena_->aligned(test_case, bytes);
     const auto before = (*planner_)->counts();
     std::vector<contender> all;
@@ -239,9 +239,11 @@ class copy_sweep {
   }
 
   // Compares the planner with the best single method by new samples.
-  paired_comparison measure_again(std::list<entrant>& entrants, const std::string& best, const copy::transfer& transfer) {
+  paired_comparison measure_again(std::list<sweep_entry>& entrants, const std::string& best,
+                                  const copy::transfer& transfer) {
     const auto named = [&](const std::string& name) -> contender {
-      auto& one = *std::find_if(entrants.begin(), entrants.end(), [&](const entrant& each) { return each.name == name; });
+      auto& one =
+          *std::find_if(entrants.begin(), entrants.end(), [&](const sweep_entry& each) { return each.name == name; });
       sampling sampling_options = sampling_for(transfer.row_bytes, one.is_short_store);
       if (options_.no_hold) sampling_options.pause_us = 0;
       return contender_of(one, sampling_options, transfer);
@@ -255,7 +257,7 @@ class copy_sweep {
 
   // Runs after the others, because registered memory is known to their planner too.
   std::optional<contender> registered_contender(const copy_case& test_case, std::uint64_t bytes,
-                                                const copy::transfer& transfer, std::list<entrant>& entrants) {
+                                                const copy::transfer& transfer, std::list<sweep_entry>& entrants) {
     const auto picked = (*planner_)->costs().pick(test_case.way, test_case.side, (*planner_)->best_executor(), bytes).kind;
     if (test_case.way == direction::on_device || bytes > kMaxRegistered || !is_wanted(options_.methods, kRegistered) ||
         (picked != method::cpu_store && picked != method::cpu_load && copy::needed_executor(picked) == copy::executor::none))
@@ -281,7 +283,7 @@ class copy_sweep {
     return std::move(alone.front());
   }
 
-  void report_size(const copy_case& test_case, const copy::transfer& transfer, std::list<entrant>& entrants,
+  void report_size(const copy_case& test_case, const copy::transfer& transfer, std::list<sweep_entry>& entrants,
                    std::span<const contender> all, const dominant_method& taken) {
     const std::uint64_t bytes = transfer.row_bytes;
     std::vector<measured_method> measured;
@@ -312,7 +314,7 @@ class copy_sweep {
     rows_.push_back(std::move(row));
   }
 
-  void add_method_row(const copy_case& test_case, std::uint64_t bytes, const entrant& one, const contender& measured) {
+  void add_method_row(const copy_case& test_case, std::uint64_t bytes, const sweep_entry& one, const contender& measured) {
     const std::string series =
         format("%s_%s_%s_%" PRIu64, direction_label(test_case), memory_label(test_case), one.name.c_str(), bytes);
     nlohmann::json out{{"kind", "method"},

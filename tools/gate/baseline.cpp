@@ -27,7 +27,7 @@ std::size_t hardware_xids(const machine_state& machine, const std::string& bus_i
   return count;
 }
 
-json to_json(const learnt_gpu& one) {
+json to_json(const baseline_gpu& one) {
   return {{"name", one.name},
           {"pcie_generation", one.pcie_generation},
           {"pcie_width", one.pcie_width},
@@ -41,8 +41,8 @@ json to_json(const learnt_gpu& one) {
           {"numa_node", one.numa_node}};
 }
 
-learnt_gpu gpu_of(const json& one) {
-  learnt_gpu out;
+baseline_gpu gpu_of(const json& one) {
+  baseline_gpu out;
   one.at("name").get_to(out.name);
   one.at("pcie_generation").get_to(out.pcie_generation);
   one.at("pcie_width").get_to(out.pcie_width);
@@ -58,7 +58,7 @@ learnt_gpu gpu_of(const json& one) {
 }
 
 // A rate of nothing, or scatter without end, would let every machine pass.
-bool is_possible(const learnt_figures& one) {
+bool is_possible(const baseline_figures& one) {
   const auto is_rate = [](double value) { return std::isfinite(value) && value > 0; };
   return std::all_of(one.values.begin(), one.values.end(), is_rate) && std::isfinite(one.sample_scatter) &&
          one.sample_scatter >= 0;
@@ -114,7 +114,7 @@ baseline learn(const machine_state& machine, const std::vector<std::vector<readi
   out.driver_version = machine.driver_version;
   out.simulated = machine.links.simulated;
   for (const auto& facts : machine.links.gpus) {
-    learnt_gpu& one = out.gpus[facts.bus_id];
+    baseline_gpu& one = out.gpus[facts.bus_id];
     one = {facts.name,
            facts.pcie_generation_max,
            facts.pcie_width_now,

@@ -62,11 +62,11 @@ std::string key_of(const machine_state& machine, const reading& one);
 bool has_threshold(const reading& one);
 
 // What a good machine showed. Kept in a separate file, written by --learn.
-struct learnt_figures {
+struct baseline_figures {
   std::vector<double> values;  // one a run
   double sample_scatter = 0;   // standard error of a run's median, from the samples inside the runs
 };
-struct learnt_gpu {
+struct baseline_gpu {
   std::string name;
   unsigned pcie_generation = 0, pcie_width = 0, nvlinks = 0, sm_mhz = 0, memory_mhz = 0;
   std::uint64_t bar1_bytes = 0, memory_bytes = 0, ecc_uncorrected = 0;
@@ -76,9 +76,9 @@ struct learnt_gpu {
 struct baseline {
   std::string driver_version;
   bool simulated = false;
-  std::map<std::string, learnt_gpu> gpus;         // by bus id
-  std::map<std::string, learnt_figures> figures;  // by key_of
-  std::set<std::string> unavailable;              // readings that this machine cannot have
+  std::map<std::string, baseline_gpu> gpus;         // by bus id
+  std::map<std::string, baseline_figures> figures;  // by key_of
+  std::set<std::string> unavailable;                // readings that this machine cannot have
 };
 baseline learn(const machine_state& machine, const std::vector<std::vector<reading>>& runs);
 // More runs of the same machine. EINVAL: it is another one, or its driver is.
@@ -91,7 +91,7 @@ result<baseline> load_baseline(const std::string& path);
 
 // The least value that the learnt scatter explains: of a machine that is as it was, a run falls below it with probability
 // `chance`. By Student's t for one more value of the same distribution. Nothing with fewer than three runs.
-std::optional<double> least_value(const learnt_figures& known, double chance);
+std::optional<double> least_value(const baseline_figures& known, double chance);
 // t with P(T > t) = chance, for `freedom` degrees.
 double t_quantile(double chance, double freedom);
 
@@ -118,7 +118,7 @@ std::vector<finding> judge_readings(const machine_state& machine, const std::vec
 // A GPU's rates as one figure, relative to those of the other GPUs: what slows all of them cancels out.
 inline constexpr const char* kRelative = "rates";
 // The learnt figures by bus id; 1 is normal. Empty if the runs of the GPUs cannot be compared.
-std::map<std::string, learnt_figures> relative_figures(const baseline& known);
+std::map<std::string, baseline_figures> relative_figures(const baseline& known);
 std::vector<finding> judge_relative(const machine_state& machine, const std::vector<reading>& readings,
                                     const baseline& known, double chance);
 

@@ -199,7 +199,7 @@ class gate_run {
     if (options_.add) learnt = must(joined(must(load_baseline(options_.learn_path)), learnt));
     write_whole(options_.learn_path, to_json(learnt).dump(1) + "\n");
     result_.readings = runs.back();
-    print_learnt(learnt);
+    print_baseline(learnt);
   }
 
  private:
@@ -262,11 +262,11 @@ class gate_run {
     result_.seconds = static_cast<double>(monotonic_ns() - begin_ns_) / 1e9;
   }
 
-  void print_learnt(const baseline& learnt) const {
+  void print_baseline(const baseline& learnt) const {
     std::printf("%-44s %8s  %s\n", "learnt", "GB/s", "a loss is found from");
     const auto figures_in_all = static_cast<double>(learnt.figures.size() + learnt.gpus.size());
     const double chance = options_.false_alarm / std::max(figures_in_all, 1.0);
-    const auto print = [chance](const std::string& key, const learnt_figures& figures, bool is_rate) {
+    const auto print = [chance](const std::string& key, const baseline_figures& figures, bool is_rate) {
       double mean = 0;
       for (const double one : figures.values) mean += one / static_cast<double>(figures.values.size());
       const auto least = least_value(figures, chance);

@@ -50,8 +50,8 @@ class state_judge {
     const gpu_link_facts& facts = machine_.links.gpus[static_cast<std::size_t>(gpu)];
     const gpu_health& health = machine_.health[static_cast<std::size_t>(gpu)];
     const auto found =
-        known_ != nullptr ? known_->gpus.find(facts.bus_id) : std::map<std::string, learnt_gpu>::const_iterator{};
-    const learnt_gpu* learnt = known_ != nullptr && found != known_->gpus.end() ? &found->second : nullptr;
+        known_ != nullptr ? known_->gpus.find(facts.bus_id) : std::map<std::string, baseline_gpu>::const_iterator{};
+    const baseline_gpu* learnt = known_ != nullptr && found != known_->gpus.end() ? &found->second : nullptr;
     if (known_ != nullptr && learnt == nullptr)
       add(level::note, "gpus", gpu, format("%s is not in the baseline: learn again", facts.bus_id.c_str()));
     if (!health.has_nvml) add(level::unknown, "nvml", gpu, "NVML does not answer: " + health.why_no_nvml);
@@ -60,7 +60,7 @@ class state_judge {
     check_place(gpu, facts, learnt);
   }
 
-  void check_state(int gpu, const gpu_link_facts& facts, const gpu_health& health, const learnt_gpu* learnt) {
+  void check_state(int gpu, const gpu_link_facts& facts, const gpu_health& health, const baseline_gpu* learnt) {
     const std::uint64_t before = learnt != nullptr ? learnt->ecc_uncorrected : 0;
     settle("ecc", gpu,
            facts.ecc_uncorrected > before
@@ -87,7 +87,7 @@ class state_judge {
   }
 
   // An idle link may run at a lower generation, but not narrower than it can.
-  static std::string link_problem(const gpu_link_facts& facts, const learnt_gpu* learnt) {
+  static std::string link_problem(const gpu_link_facts& facts, const baseline_gpu* learnt) {
     const unsigned width = learnt != nullptr ? learnt->pcie_width : facts.pcie_width_max;
     if (facts.pcie_width_now < width)
       return format("PCIe x%u, %s x%u: reseat it, look at the slot and the riser", facts.pcie_width_now,
@@ -97,14 +97,14 @@ class state_judge {
     return {};
   }
 
-  static std::string nvlink_problem(const gpu_link_facts& facts, const learnt_gpu* learnt) {
+  static std::string nvlink_problem(const gpu_link_facts& facts, const baseline_gpu* learnt) {
     const unsigned wanted = learnt != nullptr ? learnt->nvlinks : facts.nvlinks_active == 0 ? 0 : facts.nvlinks_total;
     if (facts.nvlinks_active >= wanted) return {};
     return format("%u NVLinks are active, %s %u: nvidia-smi nvlink -s and the fabric manager's log say why",
                   facts.nvlinks_active, learnt != nullptr ? "learnt" : "it has", wanted);
   }
 
-  static std::string clock_problem(const gpu_link_facts& facts, const learnt_gpu* learnt) {
+  static std::string clock_problem(const gpu_link_facts& facts, const baseline_gpu* learnt) {
     using namespace nvml;
     if ((facts.throttle_reasons & throttle::hardware_thermal) != 0)
       return "slowed down by its temperature: look at the cooling";
@@ -120,7 +120,7 @@ class state_judge {
     return {};
   }
 
-  void check_xids(int gpu, const gpu_link_facts& facts, const learnt_gpu* learnt) {
+  void check_xids(int gpu, const gpu_link_facts& facts, const baseline_gpu* learnt) {
     if (!machine_.xids) return add(level::note, "xid", gpu, "the kernel's log cannot be read: " + machine_.why_no_log);
     std::size_t count = 0;
     unsigned last = 0;
@@ -136,7 +136,7 @@ class state_judge {
            "no errors that want a reset or a repair in the kernel's log");
   }
 
-  void check_place(int gpu, const gpu_link_facts& facts, const learnt_gpu* learnt) {
+  void check_place(int gpu, const gpu_link_facts& facts, const baseline_gpu* learnt) {
     settle("numa", gpu,
            learnt != nullptr && facts.numa_node != learnt->numa_node
                ? format("on NUMA node %d, learnt %d: look at the firmware's settings", facts.numa_node, learnt->numa_node)
@@ -171,7 +171,7 @@ finding judge_by_model(const reading& one) {
 }
 
 // A link that is slow is slow in every sample; where one was as learnt, something else used the machine.
-finding judge_by_baseline(const reading& one, const learnt_figures& learnt, double chance) {
+finding judge_by_baseline(const reading& one, const baseline_figures& learnt, double chance) {
   const auto least = least_value(learnt, chance);
   const std::string place = place_text(one);
   if (!least)
@@ -242,7 +242,7 @@ std::vector<finding> judge_readings(const machine_state& machine, const std::vec
       continue;
     }
     const auto learnt =
-        known != nullptr ? known->figures.find(key) : std::map<std::string, learnt_figures>::const_iterator{};
+        known != nullptr ? known->figures.find(key) : std::map<std::string, baseline_figures>::const_iterator{};
     out.push_back(known != nullptr && learnt != known->figures.end() ? judge_by_baseline(one, learnt->second, chance)
                                                                      : judge_by_model(one));
   }

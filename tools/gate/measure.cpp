@@ -140,7 +140,7 @@ void measurer::judge(const transfer_spec& transfer, reading& out) {
   out.expected = expect(links_, path);
   if (!out.expected) return;
   const machine_links after = read_links(gpus_);
-  circumstances known;
+  measurement_context known;
   known.before = &links_;
   known.after = &after;
   known.coefficient_of_variation = describe(out.samples).coefficient_of_variation;

@@ -28,7 +28,7 @@ struct own_rates {
   std::size_t count = 0;     // rates that it has
 };
 
-double mean_log(const learnt_figures& one) {
+double mean_log(const baseline_figures& one) {
   double sum = 0;
   for (const double value : one.values) sum += std::log(value);
   return sum / static_cast<double>(one.values.size());
@@ -40,7 +40,7 @@ std::optional<own_rates> rates_of(const baseline& known, const std::string& bus_
   for (const char* name : kOwnRates) {
     const auto found = known.figures.find(std::string(name) + "/" + bus_id);
     if (found == known.figures.end() || found->second.values.empty()) continue;
-    const learnt_figures& one = found->second;
+    const baseline_figures& one = found->second;
     if (out.count > 0 && one.values.size() != out.runs.size()) return std::nullopt;
     out.runs.resize(one.values.size());
     const double usual = mean_log(one);
@@ -99,11 +99,11 @@ std::optional<double> rates_now(const machine_state& machine, const std::vector<
 
 }  // namespace
 
-std::map<std::string, learnt_figures> relative_figures(const baseline& known) {
+std::map<std::string, baseline_figures> relative_figures(const baseline& known) {
   const auto all = comparable(known);
-  std::map<std::string, learnt_figures> out;
+  std::map<std::string, baseline_figures> out;
   for (const auto& [bus_id, one] : all) {
-    learnt_figures& figures = out[bus_id];
+    baseline_figures& figures = out[bus_id];
     double variance = one.variance;
     for (const auto& [other, rates] : all)
       if (other != bus_id) variance += rates.variance / std::pow(static_cast<double>(all.size() - 1), 2);

@@ -48,7 +48,7 @@ double t_quantile(double chance, double freedom) {
   return high;
 }
 
-std::optional<double> least_value(const learnt_figures& known, double chance) {
+std::optional<double> least_value(const baseline_figures& known, double chance) {
   const auto n = static_cast<double>(known.values.size());
   if (known.values.size() < 3) return std::nullopt;
   double mean = 0, squares = 0;

@@ -66,8 +66,8 @@ struct case_waived : std::runtime_error {
   } while (0)
 
 // GPU and library, as most cases need them.
-struct case_rig {
-  explicit case_rig(const case_context& context) : gpu(context.gpu, false) {}
+struct case_fixture {
+  explicit case_fixture(const case_context& context) : gpu(context.gpu, false) {}
   gpu_session gpu;
   gdr_session gdr;
 
@@ -103,12 +103,12 @@ class child_process {
 };
 
 // A byte-sized signal between parent and child; both inherit it. Waits are bounded (20 s).
-class baton {
+class process_pipe {
  public:
-  baton();
-  ~baton();
-  baton(const baton&) = delete;
-  baton& operator=(const baton&) = delete;
+  process_pipe();
+  ~process_pipe();
+  process_pipe(const process_pipe&) = delete;
+  process_pipe& operator=(const process_pipe&) = delete;
   void send_bytes(const void* data, std::size_t bytes);
   void receive_bytes(void* data, std::size_t bytes);
   void pass() { send_bytes("!", 1); }

@@ -20,13 +20,13 @@ std::uint64_t bar1_used(const nvml_device& nvml) {
 
 void kill_nine_leaves_nothing(const case_context& context) {
   constexpr std::uint64_t kBytes = 256ull << 20, kWaitNs = 20'000'000'000;
-  baton to_child, to_parent;
+  process_pipe to_child, to_parent;
   std::string bus_id(32, '\0');
   // Forked before CUDA starts: the child is the one that dies with a mapping.
   child_process child([&] {
-    case_rig rig(context);
-    const std::string id = rig.gpu.simulated() ? "simulated" : rig.gpu.bus_id();
-    const device_memory memory(rig.gpu, kBytes);
+    case_fixture fixture(context);
+    const std::string id = fixture.gpu.simulated() ? "simulated" : fixture.gpu.bus_id();
+    const device_memory memory(fixture.gpu, kBytes);
     char padded[32] = {};
     id.copy(padded, sizeof padded - 1);
     to_parent.send_bytes(padded, sizeof padded);  // NVML of the parent notes the start
@@ -65,15 +65,15 @@ void kill_nine_leaves_nothing(const case_context& context) {
 void kernel_sees_write(const case_context& context) {
   constexpr std::size_t kBytes = 4096;
   constexpr std::uint64_t kTimeoutNs = 20'000'000'000;
-  case_rig rig(context);
-  const device_memory memory(rig.gpu, 4 * GPU_PAGE_SIZE);  // data, then the flag, then what the kernel copied
-  const gdr_buffer buffer(rig.gdr, memory.get(), memory.size_bytes());
-  rig.gpu.check(rig.gpu.cuda().cuMemsetD8_v2(memory.get(), 0, memory.size_bytes()), "cuMemsetD8");
-  rig.gpu.synchronize();
-  const host_memory status(rig.gpu, 64);
-  if (const auto reason = kernel_module::why_missing(rig.gpu); !reason.empty()) throw case_waived(reason);
-  const kernel_module kernels(rig.gpu);
-  const gpu_stream stream(rig.gpu);
+  case_fixture fixture(context);
+  const device_memory memory(fixture.gpu, 4 * GPU_PAGE_SIZE);  // data, then the flag, then what the kernel copied
+  const gdr_buffer buffer(fixture.gdr, memory.get(), memory.size_bytes());
+  fixture.gpu.check(fixture.gpu.cuda().cuMemsetD8_v2(memory.get(), 0, memory.size_bytes()), "cuMemsetD8");
+  fixture.gpu.synchronize();
+  const host_memory status(fixture.gpu, 64);
+  if (const auto reason = kernel_module::why_missing(fixture.gpu); !reason.empty()) throw case_waived(reason);
+  const kernel_module kernels(fixture.gpu);
+  const gpu_stream stream(fixture.gpu);
   constexpr std::uint64_t kFlagAt = GPU_PAGE_SIZE, kCopyAt = 2 * GPU_PAGE_SIZE;
   volatile auto* done = reinterpret_cast<volatile std::uint32_t*>(status.bytes());
   for (std::uint32_t round = 1; round <= 50; ++round) {
@@ -87,9 +87,9 @@ void kernel_sees_write(const case_context& context) {
               gdr_copy_to_mapping(buffer.handle(), buffer.user_pointer(), wanted.data(), wanted.size()));
     check_gdr("gdr_copy_to_mapping",
               gdr_copy_to_mapping(buffer.handle(), buffer.user_pointer() + kFlagAt, &round, sizeof round));
-    rig.gpu.check(rig.gpu.cuda().cuStreamSynchronize(stream.get()), "cuStreamSynchronize");
+    fixture.gpu.check(fixture.gpu.cuda().cuStreamSynchronize(stream.get()), "cuStreamSynchronize");
     PL_REQUIRE(*done == 1, "round %u: the running kernel did not see the flag within 20 s", round);
-    require_equal(rig.device_bytes(memory.get() + kCopyAt, kBytes), wanted,
+    require_equal(fixture.device_bytes(memory.get() + kCopyAt, kBytes), wanted,
                   format("round %u: data that the kernel read after the flag", round));
   }
 }

@@ -22,81 +22,81 @@ void attributes_sanity(const case_context& context) {
 
 template <alloc_kind kKind, bool kV2, unsigned kFlags>
 void basic(const case_context& context) {
-  case_rig rig(context);
+  case_fixture fixture(context);
   if (kFlags == GDR_PIN_FLAG_FORCE_PCIE) {
-    const bool coherent = rig.gpu.attribute(cu::device_attribute::pageable_memory_access_uses_host_page_tables) != 0 &&
-                          rig.gpu.attribute(cu::device_attribute::compute_capability_major) >= 10;
-    if (rig.gdr.attribute(GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE) == 0 || !coherent)
+    const bool coherent = fixture.gpu.attribute(cu::device_attribute::pageable_memory_access_uses_host_page_tables) != 0 &&
+                          fixture.gpu.attribute(cu::device_attribute::compute_capability_major) >= 10;
+    if (fixture.gdr.attribute(GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE) == 0 || !coherent)
       throw case_waived("FORCE_PCIE is for CPU-coherent platforms with compute capability 10 or newer");
   }
-  const device_memory memory(rig.gpu, kCaseBytes, kKind);
+  const device_memory memory(fixture.gpu, kCaseBytes, kKind);
   gdr_mh_t handle{0};
-  const int code = kV2 ? gdr_pin_buffer_v2(rig.gdr.get(), memory.get(), kCaseBytes, kFlags, &handle)
-                       : gdr_pin_buffer(rig.gdr.get(), memory.get(), kCaseBytes, 0, 0, &handle);
+  const int code = kV2 ? gdr_pin_buffer_v2(fixture.gdr.get(), memory.get(), kCaseBytes, kFlags, &handle)
+                       : gdr_pin_buffer(fixture.gdr.get(), memory.get(), kCaseBytes, 0, 0, &handle);
   PL_REQUIRE(code == 0, "%s", gdr_error_text("gdr_pin_buffer", code).c_str());
   PL_REQUIRE(handle.h != 0, "the handle is 0");
-  PL_REQUIRE(gdr_unpin_buffer(rig.gdr.get(), handle) == 0, "unpin failed: %s", gdr_last_error());
+  PL_REQUIRE(gdr_unpin_buffer(fixture.gdr.get(), handle) == 0, "unpin failed: %s", gdr_last_error());
 }
 
 void basic_with_tokens(const case_context& context) {
-  case_rig rig(context);
-  const device_memory memory(rig.gpu, kCaseBytes);
+  case_fixture fixture(context);
+  const device_memory memory(fixture.gpu, kCaseBytes);
   struct {
     unsigned long long p2p_token;
     unsigned int va_space;
   } tokens{};
   // Tokens are ignored where mappings are persistent, so old programs that pass them must get their pin. GDRCopy's own test
   // program waives the case there; and where the driver hands out no tokens any more, any numbers must do.
-  if (rig.gpu.cuda().cuPointerGetAttribute(&tokens, cu::pointer_attribute::p2p_tokens, memory.get()) !=
+  if (fixture.gpu.cuda().cuPointerGetAttribute(&tokens, cu::pointer_attribute::p2p_tokens, memory.get()) !=
       cu::error_code::success)
     tokens = {0x5a5a5a5a5a5a5a5a, 0x5a5a};
   gdr_mh_t handle{0};
-  const int code = gdr_pin_buffer(rig.gdr.get(), memory.get(), kCaseBytes, tokens.p2p_token, tokens.va_space, &handle);
+  const int code = gdr_pin_buffer(fixture.gdr.get(), memory.get(), kCaseBytes, tokens.p2p_token, tokens.va_space, &handle);
   PL_REQUIRE(code == 0, "%s", gdr_error_text("gdr_pin_buffer", code).c_str());
-  PL_REQUIRE(gdr_unpin_buffer(rig.gdr.get(), handle) == 0, "unpin failed: %s", gdr_last_error());
+  PL_REQUIRE(gdr_unpin_buffer(fixture.gdr.get(), handle) == 0, "unpin failed: %s", gdr_last_error());
 }
 
 void basic_unaligned_mapping(const case_context& context) {
-  case_rig rig(context);
-  const auto& cuda = rig.gpu.cuda();
+  case_fixture fixture(context);
+  const auto& cuda = fixture.gpu.cuda();
   cu::device_ptr neighbour = 0, block = 0;
-  rig.gpu.check(cuda.cuMemAlloc_v2(&neighbour, GPU_PAGE_SIZE + 512), "cuMemAlloc");
-  rig.gpu.check(cuda.cuMemAlloc_v2(&block, 3 * GPU_PAGE_SIZE), "cuMemAlloc");
+  fixture.gpu.check(cuda.cuMemAlloc_v2(&neighbour, GPU_PAGE_SIZE + 512), "cuMemAlloc");
+  fixture.gpu.check(cuda.cuMemAlloc_v2(&block, 3 * GPU_PAGE_SIZE), "cuMemAlloc");
   const cu::device_ptr aligned = (block + GPU_PAGE_SIZE - 1) & GPU_PAGE_MASK;
   const cu::device_ptr unaligned = block % GPU_PAGE_SIZE != 0 ? block : block + 256;
 
   gdr_mh_t handle{0};
   void* mapped = nullptr;
-  int code = gdr_pin_buffer(rig.gdr.get(), unaligned, GPU_PAGE_SIZE, 0, 0, &handle);
+  int code = gdr_pin_buffer(fixture.gdr.get(), unaligned, GPU_PAGE_SIZE, 0, 0, &handle);
   PL_REQUIRE(code == 0, "an unaligned pin must work: %s", gdr_error_text("gdr_pin_buffer", code).c_str());
-  PL_REQUIRE(gdr_map(rig.gdr.get(), handle, &mapped, GPU_PAGE_SIZE) != 0, "gdr_map of an unaligned pin must fail");
-  PL_REQUIRE(gdr_unpin_buffer(rig.gdr.get(), handle) == 0, "unpin failed: %s", gdr_last_error());
+  PL_REQUIRE(gdr_map(fixture.gdr.get(), handle, &mapped, GPU_PAGE_SIZE) != 0, "gdr_map of an unaligned pin must fail");
+  PL_REQUIRE(gdr_unpin_buffer(fixture.gdr.get(), handle) == 0, "unpin failed: %s", gdr_last_error());
 
-  const gdr_buffer buffer(rig.gdr, aligned, GPU_PAGE_SIZE);
+  const gdr_buffer buffer(fixture.gdr, aligned, GPU_PAGE_SIZE);
   auto* words = static_cast<volatile std::uint32_t*>(buffer.mapped());
   words[0] = 0x11111111;
-  rig.gpu.check(cuda.cuMemFree_v2(neighbour), "cuMemFree of the neighbour");
+  fixture.gpu.check(cuda.cuMemFree_v2(neighbour), "cuMemFree of the neighbour");
   words[1] = 0x22222222;
   gdr_flush_mapping(buffer.handle());
-  const auto seen = rig.device_bytes(aligned, 8);
+  const auto seen = fixture.device_bytes(aligned, 8);
   const unsigned char wanted[] = {0x11, 0x11, 0x11, 0x11, 0x22, 0x22, 0x22, 0x22};
   require_equal(seen, wanted, "stores through the aligned mapping");
-  rig.gpu.check(cuda.cuMemFree_v2(block), "cuMemFree");
+  fixture.gpu.check(cuda.cuMemFree_v2(block), "cuMemFree");
 }
 
 void basic_small_buffers_mapping(const case_context& context) {
-  case_rig rig(context);
-  const device_memory memory(rig.gpu, GPU_PAGE_SIZE);
+  case_fixture fixture(context);
+  const device_memory memory(fixture.gpu, GPU_PAGE_SIZE);
   gdr_mh_t first{0}, second{0};
   void *first_va = nullptr, *second_va = nullptr;
-  PL_REQUIRE(gdr_pin_buffer(rig.gdr.get(), memory.get(), 8, 0, 0, &first) == 0, "pin: %s", gdr_last_error());
-  PL_REQUIRE(gdr_pin_buffer(rig.gdr.get(), memory.get() + 8, 8, 0, 0, &second) == 0, "pin: %s", gdr_last_error());
+  PL_REQUIRE(gdr_pin_buffer(fixture.gdr.get(), memory.get(), 8, 0, 0, &first) == 0, "pin: %s", gdr_last_error());
+  PL_REQUIRE(gdr_pin_buffer(fixture.gdr.get(), memory.get() + 8, 8, 0, 0, &second) == 0, "pin: %s", gdr_last_error());
   PL_REQUIRE(first.h != second.h, "two pins have one handle");
-  PL_REQUIRE(gdr_map(rig.gdr.get(), first, &first_va, 8) == 0, "map: %s", gdr_last_error());
-  PL_REQUIRE(gdr_map(rig.gdr.get(), second, &second_va, 8) != 0, "gdr_map of a pin at offset 8 must fail");
-  PL_REQUIRE(gdr_unmap(rig.gdr.get(), first, first_va, 8) == 0, "unmap: %s", gdr_last_error());
-  PL_REQUIRE(gdr_unpin_buffer(rig.gdr.get(), second) == 0, "unpin: %s", gdr_last_error());
-  PL_REQUIRE(gdr_unpin_buffer(rig.gdr.get(), first) == 0, "unpin: %s", gdr_last_error());
+  PL_REQUIRE(gdr_map(fixture.gdr.get(), first, &first_va, 8) == 0, "map: %s", gdr_last_error());
+  PL_REQUIRE(gdr_map(fixture.gdr.get(), second, &second_va, 8) != 0, "gdr_map of a pin at offset 8 must fail");
+  PL_REQUIRE(gdr_unmap(fixture.gdr.get(), first, first_va, 8) == 0, "unmap: %s", gdr_last_error());
+  PL_REQUIRE(gdr_unpin_buffer(fixture.gdr.get(), second) == 0, "unpin: %s", gdr_last_error());
+  PL_REQUIRE(gdr_unpin_buffer(fixture.gdr.get(), first) == 0, "unpin: %s", gdr_last_error());
 }
 
 // Exceptions must not leave a thread: the first one is carried to the joiner.

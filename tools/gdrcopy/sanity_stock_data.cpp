@@ -15,14 +15,14 @@ bool is_coherent(const gpu_session& gpu) {
 }
 
 struct data_check {
-  case_rig& rig;
+  case_fixture& fixture;
   cu::device_ptr pointer;
   gdr_mh_t handle;
   unsigned char* mapped;
 
   void clear() const {
-    rig.gpu.check(rig.gpu.cuda().cuMemsetD8_v2(pointer, 0, kCopyBytes), "cuMemsetD8");
-    rig.gpu.synchronize();
+    fixture.gpu.check(fixture.gpu.cuda().cuMemsetD8_v2(pointer, 0, kCopyBytes), "cuMemsetD8");
+    fixture.gpu.synchronize();
   }
 
   // Plain CPU stores through the mapping, seen by CUDA.
@@ -38,7 +38,7 @@ struct data_check {
         words[first + i] = word;
       }
       gdr_flush_mapping(handle);
-      require_equal(rig.device_bytes(pointer + 4 * first, kWords * 4), wanted, format("direct stores, round %u", round));
+      require_equal(fixture.device_bytes(pointer + 4 * first, kWords * 4), wanted, format("direct stores, round %u", round));
     }
   }
 
@@ -49,7 +49,7 @@ struct data_check {
     const std::span<const unsigned char> wanted(source.data() + host_offset, bytes);
     int code = gdr_copy_to_mapping(handle, mapped + device_offset, wanted.data(), bytes);
     PL_REQUIRE(code == 0, "%s: %s", description.c_str(), gdr_error_text("gdr_copy_to_mapping", code).c_str());
-    require_equal(rig.device_bytes(pointer + device_offset, bytes), wanted,
+    require_equal(fixture.device_bytes(pointer + device_offset, bytes), wanted,
                   description + ": gdr_copy_to_mapping seen by CUDA");
     std::vector<unsigned char> target(host_offset + bytes, 0xA5);
     code = gdr_copy_from_mapping(handle, target.data() + host_offset, mapped + device_offset, bytes);
@@ -71,53 +71,53 @@ struct data_check {
   }
 };
 
-void validate(case_rig& rig, alloc_kind kind, bool v2, unsigned pin_flags) {
-  const device_memory memory(rig.gpu, kCopyBytes, kind);
+void validate(case_fixture& fixture, alloc_kind kind, bool v2, unsigned pin_flags) {
+  const device_memory memory(fixture.gpu, kCopyBytes, kind);
   gdr_mh_t handle{0};
-  int code = v2 ? gdr_pin_buffer_v2(rig.gdr.get(), memory.get(), kCopyBytes, pin_flags, &handle)
-                : gdr_pin_buffer(rig.gdr.get(), memory.get(), kCopyBytes, 0, 0, &handle);
+  int code = v2 ? gdr_pin_buffer_v2(fixture.gdr.get(), memory.get(), kCopyBytes, pin_flags, &handle)
+                : gdr_pin_buffer(fixture.gdr.get(), memory.get(), kCopyBytes, 0, 0, &handle);
   PL_REQUIRE(code == 0, "%s", gdr_error_text("gdr_pin_buffer", code).c_str());
   gdr_info_t info{};
-  PL_REQUIRE(gdr_get_info(rig.gdr.get(), handle, &info) == 0, "get_info: %s", gdr_last_error());
+  PL_REQUIRE(gdr_get_info(fixture.gdr.get(), handle, &info) == 0, "get_info: %s", gdr_last_error());
   PL_REQUIRE(info.mapped == 0, "info.mapped is %u before gdr_map", info.mapped);
   void* mapped = nullptr;
-  code = v2 ? gdr_map_v2(rig.gdr.get(), handle, &mapped, kCopyBytes, GDR_MAP_FLAG_DEFAULT)
-            : gdr_map(rig.gdr.get(), handle, &mapped, kCopyBytes);
+  code = v2 ? gdr_map_v2(fixture.gdr.get(), handle, &mapped, kCopyBytes, GDR_MAP_FLAG_DEFAULT)
+            : gdr_map(fixture.gdr.get(), handle, &mapped, kCopyBytes);
   PL_REQUIRE(code == 0, "%s", gdr_error_text("gdr_map", code).c_str());
-  PL_REQUIRE(gdr_get_info(rig.gdr.get(), handle, &info) == 0, "get_info: %s", gdr_last_error());
+  PL_REQUIRE(gdr_get_info(fixture.gdr.get(), handle, &info) == 0, "get_info: %s", gdr_last_error());
   PL_REQUIRE(info.mapped == 1, "info.mapped is %u after gdr_map", info.mapped);
   PL_REQUIRE(info.va <= memory.get() && memory.get() - info.va < info.mapped_size, "info.va does not cover the buffer");
 
-  const data_check check{rig, memory.get(), handle, static_cast<unsigned char*>(mapped) + (memory.get() - info.va)};
+  const data_check check{fixture, memory.get(), handle, static_cast<unsigned char*>(mapped) + (memory.get() - info.va)};
   check.clear();
   check.direct_stores();
   check.copy_both_ways(0, 0, kCopyBytes, "whole buffer");
   check.offsets();
-  PL_REQUIRE(gdr_unmap(rig.gdr.get(), handle, mapped, kCopyBytes) == 0, "unmap: %s", gdr_last_error());
-  PL_REQUIRE(gdr_unpin_buffer(rig.gdr.get(), handle) == 0, "unpin: %s", gdr_last_error());
+  PL_REQUIRE(gdr_unmap(fixture.gdr.get(), handle, mapped, kCopyBytes) == 0, "unmap: %s", gdr_last_error());
+  PL_REQUIRE(gdr_unpin_buffer(fixture.gdr.get(), handle) == 0, "unpin: %s", gdr_last_error());
 }
 
 template <alloc_kind kKind, bool kV2>
 void data_validation(const case_context& context) {
-  case_rig rig(context);
-  validate(rig, kKind, kV2, GDR_PIN_FLAG_DEFAULT);
+  case_fixture fixture(context);
+  validate(fixture, kKind, kV2, GDR_PIN_FLAG_DEFAULT);
 }
 
 void data_validation_v2_forcepci(const case_context& context) {
-  case_rig rig(context);
-  if (rig.gdr.attribute(GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE) == 0 || !is_coherent(rig.gpu))
+  case_fixture fixture(context);
+  if (fixture.gdr.attribute(GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE) == 0 || !is_coherent(fixture.gpu))
     throw case_waived("FORCE_PCIE is for CPU-coherent platforms");
-  validate(rig, kCuMemAlloc, true, GDR_PIN_FLAG_FORCE_PCIE);
+  validate(fixture, kCuMemAlloc, true, GDR_PIN_FLAG_FORCE_PCIE);
 }
 
 void data_validation_mix_mappings(const case_context& context) {
-  case_rig rig(context);
-  if (!is_coherent(rig.gpu))
+  case_fixture fixture(context);
+  if (!is_coherent(fixture.gpu))
     throw case_waived("a cached and a write-combining mapping side by side need a coherent platform");
-  if (rig.gdr.attribute(GDR_ATTR_USING_DMA_BUF_MMAP) != 0) throw case_waived("dma-buf mappings have one type each");
-  const device_memory memory(rig.gpu, kCopyBytes);
-  const gdr_buffer combined(rig.gdr, memory.get(), kCopyBytes, GDR_MAP_FLAG_REQ_WC_MAPPING);
-  const gdr_buffer cached(rig.gdr, memory.get(), kCopyBytes, GDR_MAP_FLAG_REQ_CACHE_MAPPING);
+  if (fixture.gdr.attribute(GDR_ATTR_USING_DMA_BUF_MMAP) != 0) throw case_waived("dma-buf mappings have one type each");
+  const device_memory memory(fixture.gpu, kCopyBytes);
+  const gdr_buffer combined(fixture.gdr, memory.get(), kCopyBytes, GDR_MAP_FLAG_REQ_WC_MAPPING);
+  const gdr_buffer cached(fixture.gdr, memory.get(), kCopyBytes, GDR_MAP_FLAG_REQ_CACHE_MAPPING);
   const auto wanted = pattern(kCopyBytes, 5);
   std::vector<unsigned char> seen(kCopyBytes);
   check_gdr("gdr_copy_to_mapping",

@@ -41,29 +41,29 @@ std::uint32_t get_word(const gdr_buffer& buffer) {
 
 template <alloc_kind kKind>
 void access_after_gdr_close(const case_context& context) {
-  case_rig rig(context);
-  const device_memory memory(rig.gpu, kCaseBytes, kKind);
+  case_fixture fixture(context);
+  const device_memory memory(fixture.gpu, kCaseBytes, kKind);
   gdr_mh_t handle{0};
   void* mapped = nullptr;
-  PL_REQUIRE(gdr_pin_buffer(rig.gdr.get(), memory.get(), kCaseBytes, 0, 0, &handle) == 0, "pin: %s", gdr_last_error());
-  PL_REQUIRE(gdr_map(rig.gdr.get(), handle, &mapped, kCaseBytes) == 0, "map: %s", gdr_last_error());
+  PL_REQUIRE(gdr_pin_buffer(fixture.gdr.get(), memory.get(), kCaseBytes, 0, 0, &handle) == 0, "pin: %s", gdr_last_error());
+  PL_REQUIRE(gdr_map(fixture.gdr.get(), handle, &mapped, kCaseBytes) == 0, "map: %s", gdr_last_error());
   *static_cast<volatile std::uint32_t*>(mapped) = kParentWord;
   std::uint32_t seen = 0;
   PL_REQUIRE(!read_faults(mapped, &seen) && seen == kParentWord, "the mapping does not work before gdr_close");
-  rig.gdr.close();
+  fixture.gdr.close();
   const bool faulted = read_faults(mapped, &seen);
   PL_REQUIRE(faulted || seen != kParentWord, "the buffer is still readable after gdr_close");
 }
 
 template <alloc_kind kKind>
 void access_after_free(const case_context& context) {
-  case_rig rig(context);
-  device_memory memory(rig.gpu, kCaseBytes, kKind);
-  const gdr_buffer buffer(rig.gdr, memory.get(), kCaseBytes);
+  case_fixture fixture(context);
+  device_memory memory(fixture.gpu, kCaseBytes, kKind);
+  const gdr_buffer buffer(fixture.gdr, memory.get(), kCaseBytes);
   put_word(buffer, kParentWord);
-  const bool persistent = rig.gdr.attribute(GDR_ATTR_USE_PERSISTENT_MAPPING) != 0;
+  const bool persistent = fixture.gdr.attribute(GDR_ATTR_USE_PERSISTENT_MAPPING) != 0;
   memory.free();
-  rig.gpu.synchronize();
+  fixture.gpu.synchronize();
   std::uint32_t seen = 0;
   const bool faulted = read_faults(buffer.user_pointer(), &seen);
   if (persistent) PL_REQUIRE(!faulted && seen == kParentWord, "persistent mapping: the data is gone after the free");
@@ -72,10 +72,10 @@ void access_after_free(const case_context& context) {
 
 template <alloc_kind kKind>
 void two_mappings(const case_context& context) {
-  case_rig rig(context);
-  device_memory first(rig.gpu, kCaseBytes, kKind), second(rig.gpu, kCaseBytes, kKind);
-  std::optional<gdr_buffer> a(std::in_place, rig.gdr, first.get(), kCaseBytes);
-  const gdr_buffer b(rig.gdr, second.get(), kCaseBytes);
+  case_fixture fixture(context);
+  device_memory first(fixture.gpu, kCaseBytes, kKind), second(fixture.gpu, kCaseBytes, kKind);
+  std::optional<gdr_buffer> a(std::in_place, fixture.gdr, first.get(), kCaseBytes);
+  const gdr_buffer b(fixture.gdr, second.get(), kCaseBytes);
   put_word(*a, kChildWord);
   put_word(b, kParentWord);
   first.free();
@@ -86,21 +86,21 @@ void two_mappings(const case_context& context) {
 
 template <alloc_kind kKind>
 void fork_access_after_free(const case_context& context) {
-  baton to_child, to_parent;
+  process_pipe to_child, to_parent;
   child_process child([&] {
     to_child.take();
-    case_rig rig(context);
-    need_shared_compute_mode(rig.gpu);
-    const device_memory memory(rig.gpu, kCaseBytes, kKind);
-    const gdr_buffer buffer(rig.gdr, memory.get(), kCaseBytes);
+    case_fixture fixture(context);
+    need_shared_compute_mode(fixture.gpu);
+    const device_memory memory(fixture.gpu, kCaseBytes, kKind);
+    const gdr_buffer buffer(fixture.gdr, memory.get(), kCaseBytes);
     put_word(buffer, kChildWord);
     to_parent.pass();
     to_child.take();
   });
-  case_rig rig(context);
-  need_shared_compute_mode(rig.gpu);
-  device_memory memory(rig.gpu, kCaseBytes, kKind);
-  const gdr_buffer buffer(rig.gdr, memory.get(), kCaseBytes);
+  case_fixture fixture(context);
+  need_shared_compute_mode(fixture.gpu);
+  device_memory memory(fixture.gpu, kCaseBytes, kKind);
+  const gdr_buffer buffer(fixture.gdr, memory.get(), kCaseBytes);
   put_word(buffer, kParentWord);
   memory.free();
   to_child.pass();
@@ -114,10 +114,10 @@ void fork_access_after_free(const case_context& context) {
 
 template <alloc_kind kKind>
 void fork_after_gdr_map(const case_context& context) {
-  case_rig rig(context);
-  waive_on_dma_buf(rig.gdr);
-  const device_memory memory(rig.gpu, kCaseBytes, kKind);
-  const gdr_buffer buffer(rig.gdr, memory.get(), kCaseBytes);
+  case_fixture fixture(context);
+  waive_on_dma_buf(fixture.gdr);
+  const device_memory memory(fixture.gpu, kCaseBytes, kKind);
+  const gdr_buffer buffer(fixture.gdr, memory.get(), kCaseBytes);
   put_word(buffer, kParentWord);
   child_process child([&] {
     std::uint32_t seen = 0;
@@ -129,38 +129,38 @@ void fork_after_gdr_map(const case_context& context) {
 
 template <alloc_kind kKind>
 void fork_child_gdr_map_parent(const case_context& context) {
-  case_rig rig(context);
-  waive_on_dma_buf(rig.gdr);
-  const device_memory memory(rig.gpu, kCaseBytes, kKind);
+  case_fixture fixture(context);
+  waive_on_dma_buf(fixture.gdr);
+  const device_memory memory(fixture.gpu, kCaseBytes, kKind);
   gdr_mh_t handle{0};
-  PL_REQUIRE(gdr_pin_buffer(rig.gdr.get(), memory.get(), kCaseBytes, 0, 0, &handle) == 0, "pin: %s", gdr_last_error());
+  PL_REQUIRE(gdr_pin_buffer(fixture.gdr.get(), memory.get(), kCaseBytes, 0, 0, &handle) == 0, "pin: %s", gdr_last_error());
   child_process child([&] {
     void* mapped = nullptr;
-    PL_REQUIRE(gdr_map(rig.gdr.get(), handle, &mapped, kCaseBytes) != 0, "the child maps the parent's pin");
+    PL_REQUIRE(gdr_map(fixture.gdr.get(), handle, &mapped, kCaseBytes) != 0, "the child maps the parent's pin");
   });
   child.finish();
   void* mapped = nullptr;
-  PL_REQUIRE(gdr_map(rig.gdr.get(), handle, &mapped, kCaseBytes) == 0, "map in the parent: %s", gdr_last_error());
-  PL_REQUIRE(gdr_unmap(rig.gdr.get(), handle, mapped, kCaseBytes) == 0, "unmap: %s", gdr_last_error());
-  PL_REQUIRE(gdr_unpin_buffer(rig.gdr.get(), handle) == 0, "unpin: %s", gdr_last_error());
+  PL_REQUIRE(gdr_map(fixture.gdr.get(), handle, &mapped, kCaseBytes) == 0, "map in the parent: %s", gdr_last_error());
+  PL_REQUIRE(gdr_unmap(fixture.gdr.get(), handle, mapped, kCaseBytes) == 0, "unmap: %s", gdr_last_error());
+  PL_REQUIRE(gdr_unpin_buffer(fixture.gdr.get(), handle) == 0, "unpin: %s", gdr_last_error());
 }
 
 template <alloc_kind kKind>
 void fork_map_and_free(const case_context& context) {
-  baton to_child;
+  process_pipe to_child;
   child_process child([&] {
     to_child.take();
-    case_rig rig(context);
-    need_shared_compute_mode(rig.gpu);
-    device_memory memory(rig.gpu, kCaseBytes, kKind);
-    const gdr_buffer buffer(rig.gdr, memory.get(), kCaseBytes);
+    case_fixture fixture(context);
+    need_shared_compute_mode(fixture.gpu);
+    device_memory memory(fixture.gpu, kCaseBytes, kKind);
+    const gdr_buffer buffer(fixture.gdr, memory.get(), kCaseBytes);
     put_word(buffer, kChildWord);
     memory.free();
   });
-  case_rig rig(context);
-  need_shared_compute_mode(rig.gpu);
-  const device_memory memory(rig.gpu, kCaseBytes, kKind);
-  const gdr_buffer buffer(rig.gdr, memory.get(), kCaseBytes);
+  case_fixture fixture(context);
+  need_shared_compute_mode(fixture.gpu);
+  const device_memory memory(fixture.gpu, kCaseBytes, kKind);
+  const gdr_buffer buffer(fixture.gdr, memory.get(), kCaseBytes);
   put_word(buffer, kParentWord);
   to_child.pass();
   child.finish();
@@ -211,13 +211,13 @@ struct forged_gdr {
 template <alloc_kind kKind>
 void unix_sock_pin_buffer(const case_context& context) {
   sockets line;
-  baton finished;
+  process_pipe finished;
   child_process child([&] {
     const int fd = receive_descriptor(line.ends[1]);
-    case_rig rig(context);
-    need_shared_compute_mode(rig.gpu);
-    const device_memory memory(rig.gpu, kCaseBytes, kKind);
-    forged_gdr forged(rig.gdr.get(), fd);
+    case_fixture fixture(context);
+    need_shared_compute_mode(fixture.gpu);
+    const device_memory memory(fixture.gpu, kCaseBytes, kKind);
+    forged_gdr forged(fixture.gdr.get(), fd);
     gdr_mh_t handle{0};
     PL_REQUIRE(gdr_pin_buffer(forged.get(), memory.get(), kCaseBytes, 0, 0, &handle) != 0,
                "the child pins through the parent's descriptor");
@@ -232,7 +232,7 @@ void unix_sock_pin_buffer(const case_context& context) {
 template <alloc_kind kKind>
 void unix_sock_map(const case_context& context) {
   sockets line;
-  baton to_child;
+  process_pipe to_child;
   child_process child([&] {
     const int fd = receive_descriptor(line.ends[1]);
     alignas(16) unsigned char copied[kHandleBytes];
@@ -245,19 +245,19 @@ void unix_sock_map(const case_context& context) {
     PL_REQUIRE(gdr_map(forged.get(), handle, &mapped, kCaseBytes) != 0, "the child maps the parent's pin");
     PL_REQUIRE(gdr_map(gdr.get(), handle, &mapped, kCaseBytes) != 0, "the child maps the parent's pin by its own gdr_t");
   });
-  case_rig rig(context);
-  waive_on_dma_buf(rig.gdr);
-  const device_memory memory(rig.gpu, kCaseBytes, kKind);
+  case_fixture fixture(context);
+  waive_on_dma_buf(fixture.gdr);
+  const device_memory memory(fixture.gpu, kCaseBytes, kKind);
   gdr_mh_t handle{0};
-  PL_REQUIRE(gdr_pin_buffer(rig.gdr.get(), memory.get(), kCaseBytes, 0, 0, &handle) == 0, "pin: %s", gdr_last_error());
-  send_descriptor(line.ends[0], descriptor_of(rig.gdr.get()));
+  PL_REQUIRE(gdr_pin_buffer(fixture.gdr.get(), memory.get(), kCaseBytes, 0, 0, &handle) == 0, "pin: %s", gdr_last_error());
+  send_descriptor(line.ends[0], descriptor_of(fixture.gdr.get()));
   to_child.send_bytes(reinterpret_cast<const void*>(handle.h), kHandleBytes);
   child.finish();
-  PL_REQUIRE(gdr_unpin_buffer(rig.gdr.get(), handle) == 0, "unpin: %s", gdr_last_error());
+  PL_REQUIRE(gdr_unpin_buffer(fixture.gdr.get(), handle) == 0, "unpin: %s", gdr_last_error());
 }
 
 void fork_child_gdr_pin_parent_with_tokens(const case_context& context) {
-  baton to_child;
+  process_pipe to_child;
   child_process child([&] {
     std::uint64_t pointer = 0;
     to_child.receive_bytes(&pointer, sizeof pointer);
@@ -267,9 +267,9 @@ void fork_child_gdr_pin_parent_with_tokens(const case_context& context) {
     PL_REQUIRE(gdr_pin_buffer(gdr.get(), pointer, kCaseBytes, 0, 0, &handle) != 0,
                "a child without CUDA pins the parent's address");
   });
-  case_rig rig(context);
-  waive_on_dma_buf(rig.gdr);
-  const device_memory memory(rig.gpu, kCaseBytes);
+  case_fixture fixture(context);
+  waive_on_dma_buf(fixture.gdr);
+  const device_memory memory(fixture.gpu, kCaseBytes);
   const std::uint64_t pointer = memory.get();
   to_child.send_bytes(&pointer, sizeof pointer);
   child.finish();
@@ -285,12 +285,12 @@ void leakage_pin_pages_fork(const case_context& context) {
   };
   const long before = count();
   child_process child([&] {
-    case_rig rig(context);
-    const device_memory memory(rig.gpu, kCaseBytes);
+    case_fixture fixture(context);
+    const device_memory memory(fixture.gpu, kCaseBytes);
     gdr_mh_t handle{0};
-    PL_REQUIRE(gdr_pin_buffer(rig.gdr.get(), memory.get(), kCaseBytes, 0, 0, &handle) == 0, "pin: %s", gdr_last_error());
+    PL_REQUIRE(gdr_pin_buffer(fixture.gdr.get(), memory.get(), kCaseBytes, 0, 0, &handle) == 0, "pin: %s", gdr_last_error());
     child_process grandchild([] {});
-    close(descriptor_of(rig.gdr.get()));  // abruptly, without unpin
+    close(descriptor_of(fixture.gdr.get()));  // abruptly, without unpin
     grandchild.finish();
     _exit(0);
   });

@@ -29,13 +29,13 @@ std::vector<sanity_case> all_sanity_cases() {
   return all;
 }
 
-std::vector<unsigned char> case_rig::device_bytes(cu::device_ptr pointer, std::size_t bytes) const {
+std::vector<unsigned char> case_fixture::device_bytes(cu::device_ptr pointer, std::size_t bytes) const {
   std::vector<unsigned char> out(bytes);
   gpu.check(gpu.cuda().cuMemcpyDtoH_v2(out.data(), pointer, bytes), "cuMemcpyDtoH");
   return out;
 }
 
-void case_rig::write_device(cu::device_ptr pointer, const void* host, std::size_t bytes) const {
+void case_fixture::write_device(cu::device_ptr pointer, const void* host, std::size_t bytes) const {
   gpu.check(gpu.cuda().cuMemcpyHtoD_v2(pointer, host, bytes), "cuMemcpyHtoD");
   gpu.synchronize();
 }
@@ -129,14 +129,14 @@ void child_process::finish() {
   if (!WIFEXITED(state) || WEXITSTATUS(state) != 0) throw case_failed("in the child process: " + text);
 }
 
-baton::baton() { PL_REQUIRE(pipe(ends_) == 0, "pipe failed"); }
-baton::~baton() { close(ends_[0]), close(ends_[1]); }
+process_pipe::process_pipe() { PL_REQUIRE(pipe(ends_) == 0, "pipe failed"); }
+process_pipe::~process_pipe() { close(ends_[0]), close(ends_[1]); }
 
-void baton::send_bytes(const void* data, std::size_t bytes) {
+void process_pipe::send_bytes(const void* data, std::size_t bytes) {
   PL_REQUIRE(write(ends_[1], data, bytes) == static_cast<ssize_t>(bytes), "a pipe between parent and child broke");
 }
 
-void baton::receive_bytes(void* data, std::size_t bytes) {
+void process_pipe::receive_bytes(void* data, std::size_t bytes) {
   pollfd waiting{ends_[0], POLLIN, 0};
   PL_REQUIRE(poll(&waiting, 1, kBatonTimeoutMs) == 1, "the other process did not answer within %d s",
              kBatonTimeoutMs / 1000);

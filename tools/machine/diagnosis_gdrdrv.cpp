@@ -84,13 +84,13 @@ finding about_node(const doctor_facts& facts, const backend_state& backend) {
 
 // ---- Backends compared ---------------------------------------------------------------------------------------------
 
-struct trade {
+struct tradeoff {
   const char* name;
   const char* gives;
   const char* lacks;
 };
 
-constexpr trade kTrades[] = {
+constexpr tradeoff kTradeoffs[] = {
     {"gdrdrv",
      "any NVIDIA driver from 535 on, whatever its private interface; pins that can end with the memory; programs that "
      "bring the stock library",
@@ -110,7 +110,7 @@ void diagnose_gdrdrv(const doctor_facts& facts, std::vector<finding>& out) {
 
 void compare_backends(const doctor_facts& facts, std::vector<finding>& out) {
   bool is_first = true;
-  for (const auto& one : kTrades) {
+  for (const auto& one : kTradeoffs) {
     const backend_state* backend = state_of(facts, one.name);
     if (backend == nullptr) continue;
     if (backend->usable)

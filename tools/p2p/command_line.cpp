@@ -286,7 +286,7 @@ std::optional<benchmark> benchmark_of_program(const std::string& name) {
 
 namespace {
 
-void tell_facts(const tools::invocation& call) {
+void print_facts(const tools::invocation& call) {
   for (const auto& one : kBenchmarks) {
     auto& inner = call.facts->commands.emplace_back();
     inner.name = one.word;
@@ -310,7 +310,7 @@ std::string hint(const std::string& word) {
 parsed_command parse_command(const tools::invocation& call) {
   parsed_command out;
   if (call.facts != nullptr && call.arguments.empty()) {
-    tell_facts(call);
+    print_facts(call);
     out.exit_code = tools::kExitOk;
     return out;
   }

@@ -154,7 +154,7 @@ void describe(tools::report& report, const settings& asked, const rank_place& po
 }
 
 // How a rank joins the others, and its first step when it fails.
-struct way_in {
+struct join_method {
   bool launched = false;  // by a launcher, which has placed the rank
   std::function<std::unique_ptr<messaging::bootstrap>()> meet;
   std::function<void(const std::string& words)> on_failure = [](const std::string&) {};
@@ -162,7 +162,7 @@ struct way_in {
 
 // One rank, from its first use of CUDA to the last line. GPU before MPI, because some MPIs check the current device
 // when they start.
-int live(const settings& asked, const tools::invocation& call, const rank_place& position, const way_in& way) {
+int live(const settings& asked, const tools::invocation& call, const rank_place& position, const join_method& way) {
   keep_logs_off_stdout();
   std::optional<tools::report> report;
   if (position.rank == 0) {
@@ -207,7 +207,7 @@ int run_with_peer(const settings& asked, const tools::invocation& call) {
   if (listens && options.rendezvous.find(':') == std::string::npos) options.rendezvous = "*:" + options.rendezvous;
   options.rank = listens ? 0 : 1;
   options.size = 2;
-  way_in way;
+  join_method way;
   way.meet = [&] { return meet(options); };
   return live(asked, call, {options.rank, 2, 0}, way);
 }
@@ -217,7 +217,7 @@ int run_with_peer(const settings& asked, const tools::invocation& call) {
 int run_launched(const settings& asked, const tools::invocation& call, const messaging::bootstrap_plan& plan) {
   const bool needs_mpi = asks_for_mpi(asked) || (plan.rendezvous.empty() && plan.launched_by.starts_mpi &&
                                                  plan.launched_by.ranks_here != plan.size);
-  way_in way;
+  join_method way;
   way.launched = true;
   if (needs_mpi) way.meet = open_mpi_bootstrap;
   else way.meet = [] { return meet({}); };
@@ -233,7 +233,7 @@ int run_forks(const settings& asked, const tools::invocation& call) {
     throw tool_failure(format("this test needs exactly two processes, and -n says %d", asked.processes));
   fork_world world(asked.processes);
   return run_forked(world, call.program, [&](int rank) {
-    way_in way;
+    join_method way;
     way.meet = [&] { return world.join(rank); };
     way.on_failure = [&](const std::string& words) { world.fail(rank, words); };
     return live(asked, call, {rank, asked.processes, rank}, way);

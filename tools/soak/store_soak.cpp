@@ -205,7 +205,7 @@ bool serves_damaged(command_process& server, const std::string& copy, const std:
       seen.count("damaged copies refused");
       return false;
     }
-    if (!store_tools::nobody_serves(copy)) return true;
+    if (!store_tools::is_unserved(copy)) return true;
     seen.touch();
   }
   seen.violation("a server neither served nor ended within 300 s on damaged " + done);

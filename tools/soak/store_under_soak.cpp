@@ -45,7 +45,7 @@ bool store_under_soak::start(std::uint64_t max_files) {
       seen_.count("starts refused");
       return false;
     }
-    if (!store_tools::nobody_serves(folder_)) {
+    if (!store_tools::is_unserved(folder_)) {
       seen_.count("servers started");
       return true;
     }

@@ -260,7 +260,7 @@ int run_gpu_direct_demo(const tools::invocation& call) {
     (options.server.find('/') != std::string::npos ? options.target.socket : options.target.connect) = options.server;
   options.target.timeout_ms = options.timeout_s * 1000;
   std::optional<own_server> own;
-  if (options.target.socket.empty() && options.target.connect.empty() && nobody_serves(options.target.data)) {
+  if (options.target.socket.empty() && options.target.connect.empty() && is_unserved(options.target.data)) {
     // Room for two values, and for the new version of one while the old one is still there.
     const std::uint64_t arena = std::max<std::uint64_t>(64u << 20, 4 * options.all_bytes());
     const std::uint64_t chunk = arena >= (256u << 20) ? 256u << 20 : 16u << 20;

@@ -29,7 +29,7 @@ std::string first_line(int pipe) {
 
 }  // namespace
 
-bool nobody_serves(const std::string& directory) {
+bool is_unserved(const std::string& directory) {
   return directory.empty() || !store_client::is_listened_to(directory + "/store.sock");
 }
 

@@ -13,7 +13,7 @@
 namespace pl::store_tools {
 
 // Returns false if a store's server answers on the socket of this directory; true also for an empty directory name.
-bool nobody_serves(const std::string& directory);
+bool is_unserved(const std::string& directory);
 
 // Made before CUDA is initialised: the process is forked. Throws when the server does not come up.
 class own_server {

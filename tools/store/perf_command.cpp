@@ -340,7 +340,7 @@ int run_perf(const tools::invocation& call) {
   if (!options.server.empty())
     (options.server.find('/') != std::string::npos ? options.target.socket : options.target.connect) = options.server;
   std::optional<own_server> own;
-  if (options.target.socket.empty() && options.target.connect.empty() && nobody_serves(options.target.data)) {
+  if (options.target.socket.empty() && options.target.connect.empty() && is_unserved(options.target.data)) {
     own.emplace(options.target.data, std::vector<std::string>{"--arena", std::to_string(options.arena), "--chunk", "16M"});
     options.target.socket = own->socket();
   }

@@ -5,7 +5,7 @@
 
 namespace pl::async {
 
-batch_events::batch_events(const station& session, triggered::run_mode mode) : session_(session), mode_(mode) {
+batch_events::batch_events(const bench_rank& session, triggered::run_mode mode) : session_(session), mode_(mode) {
   auto flags = cu::event_flag::disable_timing | 0u;
   if (mode == triggered::run_mode::economy) flags |= cu::event_flag::blocking_sync;
   for (auto& event : events_) session.gpu().check(session.cuda().cuEventCreate(&event, flags), "cuEventCreate");

@@ -4,14 +4,14 @@
 
 #include <array>
 
-#include "tools/triggered/station.hpp"
+#include "tools/triggered/bench_rank.hpp"
 
 namespace pl::async {
 
 class batch_events {
  public:
   // Performance: the thread spins. Economy: it sleeps until the GPU's interrupt.
-  batch_events(const station& session, triggered::run_mode mode);
+  batch_events(const bench_rank& session, triggered::run_mode mode);
   ~batch_events();
   batch_events(const batch_events&) = delete;
   batch_events& operator=(const batch_events&) = delete;
@@ -22,7 +22,7 @@ class batch_events {
 
  private:
   void wait_for(cu::event_t event) const;
-  const station& session_;
+  const bench_rank& session_;
   const triggered::run_mode mode_;
   std::array<cu::event_t, 3> events_{};
   std::size_t queued_ = 0;

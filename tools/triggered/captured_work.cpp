@@ -3,7 +3,7 @@
 
 namespace pl::async {
 
-result<captured_work> captured_work::make(const station& session, const std::function<status()>& queue) {
+result<captured_work> captured_work::make(const bench_rank& session, const std::function<status()>& queue) {
   const auto& cuda = session.cuda();
   session.gpu().check(cuda.cuStreamBeginCapture_v2(session.stream(), cu::capture_mode::relaxed), "cuStreamBeginCapture");
   const auto queued = queue();

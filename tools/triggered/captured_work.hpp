@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work of a station's stream, captured once and launched repeatedly.
+// Work of a bench_rank's stream, captured once and launched repeatedly.
 #pragma once
 
 #include <functional>
 #include <utility>
 
-#include "tools/triggered/station.hpp"
+#include "tools/triggered/bench_rank.hpp"
 
 namespace pl::async {
 
 // Must end before the channels whose operations it holds. Not to be launched while a launch runs on another stream.
 class captured_work {
  public:
-  // `queue` queues on the station's stream, which is being captured. Its error, or the driver's.
-  static result<captured_work> make(const station& session, const std::function<status()>& queue);
+  // `queue` queues on the bench_rank's stream, which is being captured. Its error, or the driver's.
+  static result<captured_work> make(const bench_rank& session, const std::function<status()>& queue);
   captured_work(captured_work&& other) noexcept : session_(other.session_), exec_(std::exchange(other.exec_, nullptr)) {}
   captured_work& operator=(captured_work&&) = delete;
   ~captured_work();  // waits for the stream
@@ -21,8 +21,8 @@ class captured_work {
   void launch() const;  // throws tools::tool_failure
 
  private:
-  captured_work(const station& session, cu::graph_exec_t exec) : session_(&session), exec_(exec) {}
-  const station* session_;
+  captured_work(const bench_rank& session, cu::graph_exec_t exec) : session_(&session), exec_(exec) {}
+  const bench_rank* session_;
   cu::graph_exec_t exec_;
 };
 

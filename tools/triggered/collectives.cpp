@@ -23,7 +23,7 @@ constexpr collectives::reduction kSum = collectives::reduction::sum;
 constexpr std::size_t kManyBytes = 1 << 20;
 
 struct nccl_ranks {
-  nccl_ranks(station& session) : nccl(p2p::load_nccl(true)) {
+  nccl_ranks(bench_rank& session) : nccl(p2p::load_nccl(true)) {
     const auto id = p2p::agree_on_nccl_id(nccl, session.bootstrap());
     nccl.check(nccl.CommInitRank(&communicator, session.bootstrap().size(), id, session.rank()), "ncclCommInitRank");
   }
@@ -62,7 +62,7 @@ void write_number(unsigned char* out, element type, int value) {
 
 class collectives_bench {
  public:
-  collectives_bench(station& session, const collectives_plan& plan, result_file* file)
+  collectives_bench(bench_rank& session, const collectives_plan& plan, result_file* file)
       : session_(session), plan_(plan), file_(file), ranks_(static_cast<std::size_t>(session.bootstrap().size())) {
     if (plan.has_ours)
       ours_ = tools::must(collectives::stream_collectives::open(session.context(), session.bootstrap(), plan.options));
@@ -252,7 +252,7 @@ class collectives_bench {
     std::fflush(stdout);
   }
 
-  station& session_;
+  bench_rank& session_;
   const collectives_plan plan_;
   result_file* const file_;
   const std::size_t ranks_;
@@ -268,7 +268,7 @@ const char* name_of(stream_collective kind) {
   return kNames[static_cast<unsigned>(kind)];
 }
 
-int run_collectives(station& session, const collectives_plan& plan, result_file* file) {
+int run_collectives(bench_rank& session, const collectives_plan& plan, result_file* file) {
   return collectives_bench(session, plan, file).all();
 }
 

@@ -8,7 +8,7 @@
 
 #include "collectives/stream_collectives.hpp"
 #include "measure/result_file.hpp"
-#include "tools/triggered/station.hpp"
+#include "tools/triggered/bench_rank.hpp"
 
 namespace pl::async {
 
@@ -26,6 +26,6 @@ struct collectives_plan {
 };
 
 // Collective. Prints on rank 0; `file` may be null. Exit code: 1 after wrong results.
-int run_collectives(station& session, const collectives_plan& plan, result_file* file);
+int run_collectives(bench_rank& session, const collectives_plan& plan, result_file* file);
 
 }  // namespace pl::async

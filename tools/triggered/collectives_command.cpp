@@ -79,7 +79,7 @@ int run_collectives_command(const tools::invocation& call) {
   ranks.ranks = static_cast<int>(count);
   if (!gpus.empty()) ranks.gpus = integers_in("--gpus", gpus, 0, 1023);
   ranks.window_bytes = *std::max_element(plan.sizes.begin(), plan.sizes.end());
-  return run_ranks(call, ranks, [&](station& session, result_file* file) {
+  return run_ranks(call, ranks, [&](bench_rank& session, result_file* file) {
     if (file != nullptr) {
       file->set_parameter("ranks", count);
       file->set_parameter("repeats", plan.repeats);

@@ -24,9 +24,9 @@ constexpr std::chrono::seconds kHaloTimeout{30};
 constexpr std::uint64_t kWordsBytes = 4096, kErrorsOffset = 2048;
 constexpr std::uint32_t kField = 0, kWords = 1;  // what a rank hands over
 
-class device_halo final : public halo_way {
+class device_halo final : public halo_method {
  public:
-  device_halo(station& session, const block_place& place)
+  device_halo(bench_rank& session, const block_place& place)
       : session_(session), words_(session.gpu(), kWordsBytes), batches_(session, triggered::run_mode::performance) {
     session.gpu().check(session.cuda().cuMemsetD8_v2(words_.get(), 0, kWordsBytes), "cuMemsetD8");
     session.gpu().synchronize();
@@ -118,7 +118,7 @@ class device_halo final : public halo_way {
     session_.barrier();
   }
 
-  station& session_;
+  bench_rank& session_;
   tools::device_memory words_;
   batch_events batches_;
   std::unique_ptr<device::session> rings_;
@@ -130,7 +130,7 @@ class device_halo final : public halo_way {
 
 }  // namespace
 
-std::unique_ptr<halo_way> make_device_halo(station& session, const block_place& place) {
+std::unique_ptr<halo_method> make_device_halo(bench_rank& session, const block_place& place) {
   return std::make_unique<device_halo>(session, place);
 }
 

@@ -11,6 +11,6 @@
 namespace pl::async {
 
 // Collective. tool_failure: no DMA channels here, by which alone a rank reaches another's memory.
-std::unique_ptr<halo_way> make_device_halo(station& session, const block_place& place);
+std::unique_ptr<halo_method> make_device_halo(bench_rank& session, const block_place& place);
 
 }  // namespace pl::async

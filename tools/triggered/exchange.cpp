@@ -26,7 +26,7 @@ constexpr std::chrono::seconds kTimeout{30};
 // The CPU acts between every two steps: it waits for the message, launches, waits for the kernel, sends.
 class normal_exchange final : public exchange {
  public:
-  explicit normal_exchange(station& session) : session_(session), messages_(session.messages()) {}
+  explicit normal_exchange(bench_rank& session) : session_(session), messages_(session.messages()) {}
 
   void iterate(std::size_t bytes, std::uint64_t busy_ns, int count) override {
     const int peer = 1 - session_.rank();
@@ -43,7 +43,7 @@ class normal_exchange final : public exchange {
   void finish() override {}
 
  private:
-  station& session_;
+  bench_rank& session_;
   messaging::messenger& messages_;
 };
 
@@ -51,7 +51,7 @@ class normal_exchange final : public exchange {
 // call CUDA, so the data go through host memory, by copies in the stream.
 class hostfn_exchange final : public exchange {
  public:
-  hostfn_exchange(station& session, triggered::run_mode mode)
+  hostfn_exchange(bench_rank& session, triggered::run_mode mode)
       : session_(session),
         messages_(session.host_messages()),
         received_(session.gpu(), session.window_bytes()),
@@ -108,7 +108,7 @@ class hostfn_exchange final : public exchange {
                          "cuMemcpyHtoDAsync");
   }
 
-  station& session_;
+  bench_rank& session_;
   messaging::messenger& messages_;
   tools::host_memory received_, sent_;
   batch_events batches_;
@@ -117,7 +117,7 @@ class hostfn_exchange final : public exchange {
   std::string words_;
 };
 
-status queue_iterations(station& session, triggered::channel& link, std::size_t bytes, std::uint64_t busy_ns, int count) {
+status queue_iterations(bench_rank& session, triggered::channel& link, std::size_t bytes, std::uint64_t busy_ns, int count) {
   const auto& window = session.window_of(1 - session.rank());
   const auto send = [&] { return link.put_signal(session.stream(), window, 0, session.send_buffer(), bytes); };
   for (int i = 0; i < count; ++i) {
@@ -138,7 +138,7 @@ void check_channel(const triggered::channel& link) {
 // The streams continue without the CPU, which queues batches ahead of them.
 class stream_exchange final : public exchange {
  public:
-  stream_exchange(station& session, const contender& candidate) : session_(session), batches_(session, candidate.mode) {
+  stream_exchange(bench_rank& session, const contender& candidate) : session_(session), batches_(session, candidate.mode) {
     options_.executor = executor_of(candidate.kind);
     if (candidate.kind == arm::peer_kernel || candidate.kind == arm::proxy_kernel)
       options_.wait = triggered::wait_method::kernel;
@@ -166,7 +166,7 @@ class stream_exchange final : public exchange {
   }
 
  private:
-  station& session_;
+  bench_rank& session_;
   batch_events batches_;
   triggered::channel_options options_;
   std::unique_ptr<triggered::channel> channel_;
@@ -176,7 +176,7 @@ class stream_exchange final : public exchange {
 // for a whole repetition: the graph itself repeats them.
 class graph_exchange final : public exchange {
  public:
-  graph_exchange(station& session, const contender& candidate, int unroll)
+  graph_exchange(bench_rank& session, const contender& candidate, int unroll)
       : session_(session),
         batches_(session, candidate.mode),
         executor_(executor_of(candidate.kind)),
@@ -229,7 +229,7 @@ class graph_exchange final : public exchange {
   static constexpr int kMaxSlots = 32;  // iterations of one graph; a channel has places for 64 puts that do not count
 
   // The channel decides this: if ranks share a GPU, the front end waits, by slots.
-  bool counts(station& session) const {
+  bool counts(bench_rank& session) const {
     return wait_ == triggered::wait_method::kernel && session.context().query().shares_gpu_with < 0;
   }
   template <class T>
@@ -245,7 +245,7 @@ class graph_exchange final : public exchange {
     channel_.reset();
   }
 
-  station& session_;
+  bench_rank& session_;
   batch_events batches_;
   const triggered::executor_kind executor_;
   const triggered::wait_method wait_;
@@ -299,7 +299,7 @@ arm arm_of(const std::string& word) {
   throw tools::tool_failure(format("--arms: \"%s\" is not one of %s", word.c_str(), names.c_str()));
 }
 
-std::unique_ptr<exchange> make_exchange(station& session, const contender& candidate, int unroll) {
+std::unique_ptr<exchange> make_exchange(bench_rank& session, const contender& candidate, int unroll) {
   if (candidate.kind == arm::device)
     throw tools::tool_failure("--arms: only stencil and multigrid have a form for \"device\"");
   if (candidate.kind == arm::normal) return std::make_unique<normal_exchange>(session);

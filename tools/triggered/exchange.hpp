@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "tools/triggered/station.hpp"
+#include "tools/triggered/bench_rank.hpp"
 
 namespace pl::async {
 
@@ -58,6 +58,6 @@ class exchange {
 };
 
 // `unroll`: iterations of one graph, where there are graphs (fewer for one with slots). Collective.
-std::unique_ptr<exchange> make_exchange(station& session, const contender& candidate, int unroll);
+std::unique_ptr<exchange> make_exchange(bench_rank& session, const contender& candidate, int unroll);
 
 }  // namespace pl::async

@@ -73,7 +73,7 @@ class halo_options {
   }
 
   int run(const tools::invocation& call) const {
-    return run_ranks(call, ranks_, [&](station& session, result_file* file) { return run_halos(session, plan, file); });
+    return run_ranks(call, ranks_, [&](bench_rank& session, result_file* file) { return run_halos(session, plan, file); });
   }
 
   halo_plan plan;
@@ -89,7 +89,7 @@ class halo_options {
 int run_stencil_command(const tools::invocation& call) {
   halo_plan plan;
   plan.title = "5-point Jacobi";
-  plan.make = [](station& session, const block_place& place) { return std::make_unique<stencil_block>(session, place); };
+  plan.make = [](bench_rank& session, const block_place& place) { return std::make_unique<stencil_block>(session, place); };
   tools::command_parser parser(
       call, "Runs 5-point Jacobi over blocks of several ranks and exchanges the halos with several methods.");
   halo_options options(parser, plan, "points along an edge of each rank's block, comma-separated, 2 to 16384");
@@ -103,7 +103,9 @@ int run_multigrid_command(const tools::invocation& call) {
   halo_plan plan;
   plan.step = "cycle";
   plan.title = "Poisson by V(2,2)-cycles";
-  plan.make = [](station& session, const block_place& place) { return std::make_unique<multigrid_block>(session, place); };
+  plan.make = [](bench_rank& session, const block_place& place) {
+    return std::make_unique<multigrid_block>(session, place);
+  };
   plan.steps = 100;
   plan.batch = 2;
   tools::command_parser parser(call,

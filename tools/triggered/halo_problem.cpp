@@ -15,7 +15,7 @@ constexpr std::uint64_t kMaxPointBlocks = 2112;  // 16 a multiprocessor of an H2
 
 }  // namespace
 
-block_kernels::block_kernels(station& session, const block_place& place) : session_(session), place_(place) {
+block_kernels::block_kernels(bench_rank& session, const block_place& place) : session_(session), place_(place) {
   module_ = tools::must(cu::load_kernels(session.cuda(), kernels::halo_steps()));
 }
 

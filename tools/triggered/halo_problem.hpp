@@ -6,9 +6,9 @@
 #include <functional>
 #include <vector>
 
+#include "tools/triggered/bench_rank.hpp"
 #include "tools/triggered/block_place.hpp"
 #include "tools/triggered/halo_ways.hpp"
-#include "tools/triggered/station.hpp"
 
 namespace pl::async {
 
@@ -33,15 +33,15 @@ class halo_problem {
 // Size of the windows for blocks of n x n: four edges of doubles, twice.
 constexpr std::size_t halo_window_bytes(int n) { return 2 * 4 * 8 * static_cast<std::size_t>(n); }
 
-// The kernels on blocks, and where edges and ghosts lie in the windows of a station.
+// The kernels on blocks, and where edges and ghosts lie in the windows of a bench_rank.
 class block_kernels {
  public:
-  block_kernels(station& session, const block_place& place);
+  block_kernels(bench_rank& session, const block_place& place);
   ~block_kernels();
   block_kernels(const block_kernels&) = delete;
   block_kernels& operator=(const block_kernels&) = delete;
 
-  station& session() const { return session_; }
+  bench_rank& session() const { return session_; }
   const block_place& place() const { return place_; }
   cu::function_t find(const char* kernel) const;
   // One thread for each point, if the GPU has that many.
@@ -57,7 +57,7 @@ class block_kernels {
   std::vector<double> read_field(std::uint64_t field) const;
 
  private:
-  station& session_;
+  bench_rank& session_;
   const block_place place_;
   cu::module_t module_ = nullptr;
 };

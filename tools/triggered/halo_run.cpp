@@ -36,7 +36,8 @@ std::size_t wrong_points(const std::vector<double>& is, const std::vector<double
 // One size of block. Counts in periods, reports in steps.
 class size_run {
  public:
-  size_run(station& session, const halo_plan& plan, int n, std::vector<std::unique_ptr<halo_way>>& ways, result_file* file)
+  size_run(bench_rank& session, const halo_plan& plan, int n, std::vector<std::unique_ptr<halo_method>>& ways,
+           result_file* file)
       : session_(session),
         plan_(plan),
         n_(n),
@@ -158,11 +159,11 @@ class size_run {
     }
   }
 
-  station& session_;
+  bench_rank& session_;
   const halo_plan& plan_;
   const int n_;
   const std::unique_ptr<halo_problem> problem_;
-  std::vector<std::unique_ptr<halo_way>>& ways_;
+  std::vector<std::unique_ptr<halo_method>>& ways_;
   result_file* file_;
   int periods_ = 0, batch_ = 0, checked_ = 0;
   double kernel_ns_ = 0;  // of a period
@@ -172,9 +173,9 @@ class size_run {
 
 }  // namespace
 
-int run_halos(station& session, const halo_plan& plan, result_file* file) {
-  std::vector<std::unique_ptr<halo_way>> ways;
-  for (const arm kind : plan.arms) ways.push_back(make_halo_way(session, {plan.gx, plan.gy, session.rank(), 0}, kind));
+int run_halos(bench_rank& session, const halo_plan& plan, result_file* file) {
+  std::vector<std::unique_ptr<halo_method>> ways;
+  for (const arm kind : plan.arms) ways.push_back(make_halo_method(session, {plan.gx, plan.gy, session.rank(), 0}, kind));
   if (session.rank() == 0) {
     const auto* const step = plan.step.c_str();
     std::printf(

@@ -9,16 +9,16 @@
 #include <vector>
 
 #include "measure/result_file.hpp"
+#include "tools/triggered/bench_rank.hpp"
 #include "tools/triggered/exchange.hpp"
 #include "tools/triggered/halo_problem.hpp"
-#include "tools/triggered/station.hpp"
 
 namespace pl::async {
 
 struct halo_plan {
   std::string step = "step";  // what one is called
   std::string title;          // "5-point Jacobi"
-  std::function<std::unique_ptr<halo_problem>(station& session, const block_place& place)> make;
+  std::function<std::unique_ptr<halo_problem>(bench_rank& session, const block_place& place)> make;
   int gx = 2, gy = 1;  // ranks in a row, rows
   std::vector<arm> arms{arm::normal, arm::peer};
   std::vector<int> sizes{256};  // points along an edge of a rank's block
@@ -28,6 +28,6 @@ struct halo_plan {
 };
 
 // Collective. Prints on rank 0; `file` may be null. Exit code: 1 after a wrong field on this rank.
-int run_halos(station& session, const halo_plan& plan, result_file* file);
+int run_halos(bench_rank& session, const halo_plan& plan, result_file* file);
 
 }  // namespace pl::async

@@ -18,9 +18,9 @@ namespace {
 
 constexpr std::uint64_t kHaloTag = 0x57e4;
 
-class normal_halo final : public halo_way {
+class normal_halo final : public halo_method {
  public:
-  normal_halo(station& session, const block_place& place)
+  normal_halo(bench_rank& session, const block_place& place)
       : session_(session), place_(place), messages_(session.messages()) {}
 
   void advance(int count, const halo_period& period) override {
@@ -43,14 +43,14 @@ class normal_halo final : public halo_way {
   void finish() override { session_.synchronize(); }
 
  private:
-  station& session_;
+  bench_rank& session_;
   const block_place place_;
   messaging::messenger& messages_;
 };
 
-class stream_halo : public halo_way {
+class stream_halo : public halo_method {
  public:
-  stream_halo(station& session, const block_place& place, arm kind)
+  stream_halo(bench_rank& session, const block_place& place, arm kind)
       : session_(session), batches_(session, triggered::run_mode::performance) {
     triggered::channel_options options;
     options.executor = executor_of(kind);
@@ -94,7 +94,7 @@ class stream_halo : public halo_way {
   virtual void queue(int count, const halo_period& period) {
     for (int i = 0; i < count; ++i) period();
   }
-  station& session_;
+  bench_rank& session_;
 
  private:
   struct end {
@@ -109,7 +109,7 @@ class stream_halo : public halo_way {
 // A batch of periods captured once: one call of the driver for all of it.
 class graph_halo final : public stream_halo {
  public:
-  graph_halo(station& session, const block_place& place) : stream_halo(session, place, arm::graph_kernel) {}
+  graph_halo(bench_rank& session, const block_place& place) : stream_halo(session, place, arm::graph_kernel) {}
   ~graph_halo() override { forget(); }
 
   void prepare(int count, const halo_period& period) override {
@@ -128,7 +128,7 @@ class graph_halo final : public stream_halo {
 
 }  // namespace
 
-std::unique_ptr<halo_way> make_halo_way(station& session, const block_place& place, arm kind) {
+std::unique_ptr<halo_method> make_halo_method(bench_rank& session, const block_place& place, arm kind) {
   if (kind == arm::normal) return std::make_unique<normal_halo>(session, place);
   if (kind == arm::device) return make_device_halo(session, place);
   if (kind == arm::graph_kernel) return std::make_unique<graph_halo>(session, place);

@@ -12,9 +12,9 @@
 #include <functional>
 #include <memory>
 
+#include "tools/triggered/bench_rank.hpp"
 #include "tools/triggered/block_place.hpp"
 #include "tools/triggered/exchange.hpp"
-#include "tools/triggered/station.hpp"
 
 namespace pl::async {
 
@@ -25,12 +25,12 @@ struct halo {
   std::uint64_t offset(side direction) const { return first + static_cast<std::uint64_t>(direction) * pitch; }
 };
 
-// Work that is done again and again: launches kernels, and calls halo_way::exchange after those whose edges are needed.
+// Work that is done again and again: launches kernels, and calls halo_method::exchange after those whose edges are needed.
 using halo_period = std::function<void()>;
 
-class halo_way {
+class halo_method {
  public:
-  virtual ~halo_way() = default;
+  virtual ~halo_method() = default;
   // Before the time is taken: `count` periods will be asked for at once. The work is another one after forget().
   virtual void prepare(int, const halo_period&) {}
   virtual void forget() {}
@@ -43,6 +43,6 @@ class halo_way {
 };
 
 // Collective. `place`: its n does not matter. Arms without a form for halos: tool_failure.
-std::unique_ptr<halo_way> make_halo_way(station& session, const block_place& place, arm kind);
+std::unique_ptr<halo_method> make_halo_method(bench_rank& session, const block_place& place, arm kind);
 
 }  // namespace pl::async

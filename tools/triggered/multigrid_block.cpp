@@ -76,7 +76,7 @@ class multigrid_block::cycle {
   std::vector<bool> is_odd_ = std::vector<bool>(block_.levels_.size());
 };
 
-multigrid_block::multigrid_block(station& session, const block_place& place)
+multigrid_block::multigrid_block(bench_rank& session, const block_place& place)
     : kernels_(session, place),
       smooth_(kernels_.find("multigrid_smooth")),
       restrict_(kernels_.find("multigrid_restrict")),

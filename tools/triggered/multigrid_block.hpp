@@ -9,7 +9,7 @@ namespace pl::async {
 
 class multigrid_block final : public halo_problem {
  public:
-  multigrid_block(station& session, const block_place& place);  // its n is a power of two
+  multigrid_block(bench_rank& session, const block_place& place);  // its n is a power of two
 
   int steps_of_period() const override { return 1; }
   std::uint64_t updates_of_period() const override { return reference_work(1) / blocks(); }

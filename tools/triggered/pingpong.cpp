@@ -27,7 +27,7 @@ double tail(const std::vector<double>& values) { return summarize(values).p99; }
 
 class run {
  public:
-  run(station& session, const pingpong_plan& plan, result_file* file) : session_(session), plan_(plan), file_(file) {
+  run(bench_rank& session, const pingpong_plan& plan, result_file* file) : session_(session), plan_(plan), file_(file) {
     for (const auto& candidate : plan.contenders) add(candidate);
   }
 
@@ -155,7 +155,7 @@ class run {
     }
   }
 
-  station& session_;
+  bench_rank& session_;
   const pingpong_plan& plan_;
   result_file* file_;
   std::vector<way> ways_;
@@ -164,6 +164,8 @@ class run {
 
 }  // namespace
 
-int run_pingpong(station& session, const pingpong_plan& plan, result_file* file) { return run(session, plan, file).all(); }
+int run_pingpong(bench_rank& session, const pingpong_plan& plan, result_file* file) {
+  return run(session, plan, file).all();
+}
 
 }  // namespace pl::async

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "measure/result_file.hpp"
+#include "tools/triggered/bench_rank.hpp"
 #include "tools/triggered/exchange.hpp"
-#include "tools/triggered/station.hpp"
 
 namespace pl::async {
 
@@ -26,6 +26,6 @@ struct pingpong_plan {
 
 // Collective. Prints on rank 0; `file` may be null. Exit code: 1 after wrong data, or if no contender is left. One that does
 // not exist here is left out with its reason.
-int run_pingpong(station& session, const pingpong_plan& plan, result_file* file);
+int run_pingpong(bench_rank& session, const pingpong_plan& plan, result_file* file);
 
 }  // namespace pl::async

@@ -56,7 +56,7 @@ class exchange_options {
   }
 
   int run(const tools::invocation& call) const {
-    return run_ranks(call, ranks, [&](station& session, result_file* file) {
+    return run_ranks(call, ranks, [&](bench_rank& session, result_file* file) {
       if (file != nullptr) {
         file->set_parameter("iterations", plan.iterations);
         file->set_parameter("batch", plan.batch);

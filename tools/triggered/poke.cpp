@@ -55,15 +55,15 @@ void spin_for(std::uint64_t ns) {
   for (const auto begin = monotonic_ns(); monotonic_ns() - begin < ns;) {}
 }
 
-struct poke_way {
+struct poke_method {
   const char* name;
   bool is_in_gpu_memory;
   bool is_by_kernel;
 };
-constexpr poke_way kWays[] = {{"word in GPU memory, front end waits", true, false},
-                              {"word in GPU memory, kernel waits", true, true},
-                              {"word in pinned memory, front end waits", false, false},
-                              {"word in pinned memory, kernel waits", false, true}};
+constexpr poke_method kWays[] = {{"word in GPU memory, front end waits", true, false},
+                                 {"word in GPU memory, kernel waits", true, true},
+                                 {"word in pinned memory, front end waits", false, false},
+                                 {"word in pinned memory, kernel waits", false, true}};
 
 // Streams that stay in a wait until this object ends.
 class stuck_streams {
@@ -118,16 +118,16 @@ class bench {
   std::uint64_t answer() const { return on_gpu(offsetof(triggered::host_words, doorbell)); }
 
   // The place where the stream waits, and the CPU's store to it.
-  std::uint64_t place(const poke_way& way) const {
+  std::uint64_t place(const poke_method& way) const {
     return way.is_in_gpu_memory ? words_->gpu(index_) + offsetof(triggered::gpu_words, signal)
                                 : on_gpu(offsetof(triggered::host_words, status));
   }
-  void store(const poke_way& way, std::uint64_t value) const {
+  void store(const poke_method& way, std::uint64_t value) const {
     if (way.is_in_gpu_memory) words_->store(index_, offsetof(triggered::gpu_words, signal), value);
     else __atomic_store_n(&host().status, value, __ATOMIC_RELEASE);
   }
 
-  void queue_one(const poke_way& way, std::uint64_t value) {
+  void queue_one(const poke_method& way, std::uint64_t value) {
     mem_ops ops(cuda_, stream_.get());
     std::uint64_t word = place(way), reached = on_gpu(offsetof(triggered::host_words, reached));
     if (way.is_by_kernel) {
@@ -159,7 +159,7 @@ class bench {
     if (file_ != nullptr) file_->add_note(reason);
   }
 
-  void poke(const poke_way& way) {
+  void poke(const poke_method& way) {
     if (way.is_in_gpu_memory && !words_->is_mapped()) {
       const auto reason = format("%s: left out, %s", way.name, words_->why_unmapped().c_str());
       std::printf("%s\n", reason.c_str());
@@ -183,7 +183,7 @@ class bench {
     print_results(way, taken_ns);
   }
 
-  void print_results(const poke_way& way, const std::vector<double>& taken_ns) {
+  void print_results(const poke_method& way, const std::vector<double>& taken_ns) {
     const auto facts = summarize(taken_ns);
     std::printf("%-40s %6d %8.2f %8.2f %8.2f %8.2f %8.2f\n", way.name, stuck_, facts.min * 1e-3, facts.p50 * 1e-3,
                 facts.p90 * 1e-3, facts.p99 * 1e-3, facts.max * 1e-3);

@@ -30,7 +30,7 @@ int gpu_count() {
 }
 
 int run_ranks(const tools::invocation& call, const rank_plan& plan,
-              const std::function<int(station& session, result_file* file)>& body) {
+              const std::function<int(bench_rank& session, result_file* file)>& body) {
   p2p::fork_world world(plan.ranks);
   const auto as_rank = [&](int rank) -> int {
     std::optional<tools::report> report;
@@ -40,7 +40,7 @@ int run_ranks(const tools::invocation& call, const rank_plan& plan,
     try {
       if (!plan.networks.empty())
         enter_network_namespace(plan.networks[static_cast<std::size_t>(rank) % plan.networks.size()]);
-      station session({rank, gpu_of(plan, rank), plan.window_bytes, plan.context}, *bootstrap);
+      bench_rank session({rank, gpu_of(plan, rank), plan.window_bytes, plan.context}, *bootstrap);
       const std::string cpus = tools::place_thread(plan.common, session.gpu().bus_id(), session.gpu().simulated());
       if (report) report->describe(&session.gpu(), nullptr, cpus);
       try {

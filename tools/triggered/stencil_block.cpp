@@ -8,7 +8,7 @@
 
 namespace pl::async {
 
-stencil_block::stencil_block(station& session, const block_place& place)
+stencil_block::stencil_block(bench_rank& session, const block_place& place)
     : kernels_(session, place),
       step_(kernels_.find("stencil_step")),
       first_(session.gpu(), kernels_.field_bytes()),

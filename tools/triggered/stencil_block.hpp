@@ -10,7 +10,7 @@ namespace pl::async {
 
 class stencil_block final : public halo_problem {
  public:
-  stencil_block(station& session, const block_place& place);
+  stencil_block(bench_rank& session, const block_place& place);
 
   int steps_of_period() const override { return 2; }
   std::uint64_t updates_of_period() const override;

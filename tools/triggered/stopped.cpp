@@ -141,7 +141,7 @@ namespace {
 
 class registered_board {
  public:
-  registered_board(const station& session, stopped_board& board) : session_(session), board_(&board) {
+  registered_board(const bench_rank& session, stopped_board& board) : session_(session), board_(&board) {
     session.gpu().check(
         session.cuda().cuMemHostRegister_v2(board_, sizeof(stopped_board), cu::host_register_flag::device_map),
         "cuMemHostRegister");
@@ -157,12 +157,12 @@ class registered_board {
   }
 
  private:
-  const station& session_;
+  const bench_rank& session_;
   stopped_board* board_;
   cu::device_ptr address_ = 0;
 };
 
-void queue(const station& session, triggered::channel& link, const stopped_plan& plan, const registered_board& words) {
+void queue(const bench_rank& session, triggered::channel& link, const stopped_plan& plan, const registered_board& words) {
   const auto& window = session.window_of(1 - session.rank());
   const auto send = [&] {
     static_cast<void>(tools::must(link.put_signal(session.stream(), window, 0, session.send_buffer(), plan.bytes)));
@@ -190,7 +190,7 @@ const char* words_of(int outcome) {
   }
 }
 
-void print_results(const station& session, const stopped_plan& plan, const stopped_board& board, result_file* file) {
+void print_results(const bench_rank& session, const stopped_plan& plan, const stopped_board& board, result_file* file) {
   const int outcome = board.outcome.load();
   std::printf("# %d round trips of %zu bytes, queued behind a gate, by two processes that are then stopped\n",
               plan.iterations, plan.bytes);
@@ -212,7 +212,7 @@ void print_results(const station& session, const stopped_plan& plan, const stopp
 
 }  // namespace
 
-int run_stopped(station& session, const stopped_plan& plan, stopped_board& board, result_file* file) {
+int run_stopped(bench_rank& session, const stopped_plan& plan, stopped_board& board, result_file* file) {
   triggered::channel_options options;
   options.executor = triggered::executor_kind::peer;
   options.most_queued = static_cast<unsigned>(plan.iterations);

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "measure/result_file.hpp"
-#include "tools/triggered/station.hpp"
+#include "tools/triggered/bench_rank.hpp"
 
 namespace pl::async {
 
@@ -61,6 +61,6 @@ class stopped_watcher {
 // Collective, between two. On a simulated GPU streams are threads of the stopped processes, so the exchange cannot end there
 // before they go on: then the run only shows that the watcher sees this and that nothing is lost. Exit code: 1 after wrong
 // data, or on a real GPU if the exchange did not end while the ranks were stopped.
-int run_stopped(station& session, const stopped_plan& plan, stopped_board& board, result_file* file);
+int run_stopped(bench_rank& session, const stopped_plan& plan, stopped_board& board, result_file* file);
 
 }  // namespace pl::async

@@ -26,8 +26,9 @@ int run_stopped_command(const tools::invocation& call) {
   ranks.window_bytes = bytes;
   stopped_watcher watcher(plan);
   ranks.when_forked = [&] { watcher.start(); };
-  return run_ranks(call, ranks,
-                   [&](station& session, result_file* file) { return run_stopped(session, plan, watcher.board(), file); });
+  return run_ranks(call, ranks, [&](bench_rank& session, result_file* file) {
+    return run_stopped(session, plan, watcher.board(), file);
+  });
 }
 
 int run_stuck_command(const tools::invocation& call) {
@@ -43,7 +44,7 @@ int run_stuck_command(const tools::invocation& call) {
   plan.streams = static_cast<int>(streams);
   plan.repeats = static_cast<int>(repeats);
   ranks.context.channels = 2 * static_cast<unsigned>(streams);  // those of the previous repetition are still being closed
-  return run_ranks(call, ranks, [&](station& session, result_file* file) { return run_stuck(session, plan, file); });
+  return run_ranks(call, ranks, [&](bench_rank& session, result_file* file) { return run_stuck(session, plan, file); });
 }
 
 }  // namespace pl::async

@@ -49,7 +49,7 @@ int wait_until_settled(const channels& channel, bool is_simulated) {
   return standing;
 }
 
-turn release_all(const station& session, const channels& channel,
+turn release_all(const bench_rank& session, const channels& channel,
                  const std::vector<std::unique_ptr<tools::gpu_stream>>& streams) {
   turn out;
   for (std::size_t i = 0; i < channel.size(); ++i)
@@ -101,7 +101,7 @@ void print_results(const stuck_plan& plan, const std::vector<turn>& all, result_
 
 }  // namespace
 
-int run_stuck(station& session, const stuck_plan& plan, result_file* file) {
+int run_stuck(bench_rank& session, const stuck_plan& plan, result_file* file) {
   std::vector<std::unique_ptr<tools::gpu_stream>> streams;
   if (session.rank() == 0)
     for (int i = 0; i < plan.streams; ++i) streams.push_back(std::make_unique<tools::gpu_stream>(session.gpu()));

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "measure/result_file.hpp"
-#include "tools/triggered/station.hpp"
+#include "tools/triggered/bench_rank.hpp"
 
 namespace pl::async {
 
@@ -13,6 +13,6 @@ struct stuck_plan {
 };
 
 // Collective, between two: rank 0 has the streams. Exit code: 1 if one stayed stuck.
-int run_stuck(station& session, const stuck_plan& plan, result_file* file);
+int run_stuck(bench_rank& session, const stuck_plan& plan, result_file* file);
 
 }  // namespace pl::async

@@ -46,7 +46,7 @@ template <class Significant>
 bool concerns(const void* buffer, Significant significant) {
   if (!driver_is_there() || buffer == MPI_IN_PLACE) return false;
   if (buffer != MPI_BOTTOM) [[likely]]
-    return detail::ask_driver(buffer);
+    return detail::query_driver(buffer);
   return any_on_device(significant());
 }
 

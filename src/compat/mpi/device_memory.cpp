@@ -75,7 +75,7 @@ result<copy::gpu_context> context_of(std::uint64_t device) {
 
 }  // namespace
 
-bool detail::ask_driver(const void* pointer) noexcept {
+bool detail::query_driver(const void* pointer) noexcept {
   const auto* const cuda = g_driver.load(std::memory_order_acquire);
   if (cuda->cuPointerGetAttributes == nullptr) return false;
   unsigned type = 0, managed = 0;

@@ -17,7 +17,7 @@
 namespace pl::mpi {
 
 namespace detail {
-bool ask_driver(const void* pointer) noexcept;  // driver_is_there() has said yes
+bool query_driver(const void* pointer) noexcept;  // driver_is_there() has said yes
 }
 
 // Whether MPI's CPU code must not touch this address. One driver call of 0.1 us once libcuda is loaded. Nothing is
@@ -25,7 +25,7 @@ bool ask_driver(const void* pointer) noexcept;  // driver_is_there() has said ye
 // child of a process that uses CUDA, whose driver cannot answer, an address counts as device memory if it cannot be
 // read: copies of it are then refused.
 inline bool is_device_memory(const void* pointer) noexcept {
-  return pointer != nullptr && driver_is_there() && detail::ask_driver(pointer);
+  return pointer != nullptr && driver_is_there() && detail::query_driver(pointer);
 }
 
 // The driver's information about device memory; empty for other memory. Valid while an operation on that memory is

@@ -8,17 +8,17 @@ namespace pl::mpi {
 
 // Whether a flavour of send goes by the pipeline. Buffered sends do not, since they end in the attached buffer, and
 // persistent ones, since MPI has their size already.
-enum class carriage : bool { whole, pipelined };
+enum class transfer_mode : bool { whole, pipelined };
 
 // The data is read before the call returns, so the caller may change the buffer as soon as MPI allows it.
-template <auto Pmpi, carriage Carriage = carriage::whole, class Count>
+template <auto Pmpi, transfer_mode Mode = transfer_mode::whole, class Count>
 int send(const void* buffer, Count count, MPI_Datatype type, int destination, int tag, MPI_Comm comm) {
   if (!on_device(buffer, count, type)) [[likely]]
     return Pmpi(buffer, count, type, destination, tag, comm);
   return guarded(comm, [&] {
     staged data;
     if (int code = data.describe(buffer, count, type); code != MPI_SUCCESS) return raise(comm, code);
-    if constexpr (Carriage == carriage::pipelined)
+    if constexpr (Mode == transfer_mode::pipelined)
       if (const auto parts = pipelined_send::begin(data, destination, tag, comm)) {
         const int code = Pmpi(parts->header(), Count{parts->header_bytes()}, byte_type(), destination, tag, comm);
         if (code != MPI_SUCCESS) return parts->withdraw(), code;
@@ -47,7 +47,7 @@ int begin_pipelined(std::unique_ptr<pipelined_send> parts, const staged& data, i
 }
 
 // Isend and its like, and the persistent ones, which read the buffer when they are started.
-template <auto Pmpi, bool Persistent, carriage Carriage = carriage::whole, class Count>
+template <auto Pmpi, bool Persistent, transfer_mode Mode = transfer_mode::whole, class Count>
 int begin_send(const void* buffer, Count count, MPI_Datatype type, int destination, int tag, MPI_Comm comm,
                MPI_Request* request) {
   if (!on_device(buffer, count, type)) [[likely]]
@@ -57,7 +57,7 @@ int begin_send(const void* buffer, Count count, MPI_Datatype type, int destinati
     made->is_persistent = Persistent;
     made->is_active = !Persistent;
     if (int code = made->send.describe(buffer, count, type); code != MPI_SUCCESS) return raise(comm, code);
-    if constexpr (Carriage == carriage::pipelined)
+    if constexpr (Mode == transfer_mode::pipelined)
       if (auto parts = pipelined_send::begin(made->send, destination, tag, comm))
         return begin_pipelined<Pmpi, Count>(std::move(parts), made->send, destination, tag, comm, request);
     if (int code = made->send.make_host_copy(); code != MPI_SUCCESS) return raise(comm, code);

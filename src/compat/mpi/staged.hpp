@@ -30,13 +30,13 @@ template <class Count>
 bool on_device(const void* buffer, Count count, MPI_Datatype type) {
   if (!driver_is_there() || count <= 0) return false;
   if (buffer != MPI_BOTTOM) [[likely]]
-    return buffer != MPI_IN_PLACE && detail::ask_driver(buffer);
+    return buffer != MPI_IN_PLACE && detail::query_driver(buffer);
   const part one{0, count, type};
   return any_on_device({&one, 1});
 }
 // The same for an argument that has no type, or cannot be MPI_BOTTOM.
 inline bool on_device(const void* buffer) {
-  return driver_is_there() && buffer != MPI_BOTTOM && buffer != MPI_IN_PLACE && detail::ask_driver(buffer);
+  return driver_is_there() && buffer != MPI_BOTTOM && buffer != MPI_IN_PLACE && detail::query_driver(buffer);
 }
 
 // Every int is an MPI error code. Movable; not thread-safe.

@@ -53,7 +53,7 @@ std::uint16_t port_of(endpoint::address one) {
 }
 
 // IPv4 first. Link-local addresses are left out: they name an interface, whose name differs on other hosts.
-bool can_be_told(const ifaddrs& one, bool is_loopback) {
+bool is_publishable(const ifaddrs& one, bool is_loopback) {
   if (one.ifa_addr == nullptr || (one.ifa_flags & IFF_UP) == 0) return false;
   if (((one.ifa_flags & IFF_LOOPBACK) != 0) != is_loopback) return false;
   if (one.ifa_addr->sa_family == AF_INET) return true;
@@ -70,7 +70,7 @@ std::vector<endpoint::address> own_addresses(std::uint16_t port) {
     if (!out.empty()) break;
     for (const int family : {AF_INET, AF_INET6})
       for (const ifaddrs* one = all; one != nullptr && out.size() < kMaxAddresses; one = one->ifa_next) {
-        if (!can_be_told(*one, is_loopback) || one->ifa_addr->sa_family != family) continue;
+        if (!is_publishable(*one, is_loopback) || one->ifa_addr->sa_family != family) continue;
         endpoint::address made;
         made.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
         std::memcpy(&made.storage, one->ifa_addr, made.length);

@@ -8,7 +8,7 @@
 namespace pl::bandwidth {
 namespace {
 
-verdict judge_on(const machine_links& links, const transfer_path& path, double value, circumstances known = {}) {
+verdict judge_on(const machine_links& links, const transfer_path& path, double value, measurement_context known = {}) {
   const auto expected = expect(links, path);
   if (!expected) return {verdict_level::suspicious, 0, "no expectation"};
   if (known.before == nullptr) known.before = &links;
@@ -90,7 +90,7 @@ TEST(Judgement, TheLookAfterTheRunCounts) {
   auto idle = h100_facts();
   idle.pcie_generation_now = 1;
   const auto before = machine_of({idle}), after = machine_of({h100_facts()});
-  circumstances known;
+  measurement_context known;
   known.before = &before, known.after = &after;
   EXPECT_EQ(judge_on(before, to_gpu(), 3.5, known).level, verdict_level::suspicious);
 }
@@ -103,7 +103,7 @@ TEST(Judgement, NarrowUplink) {
 }
 
 TEST(Judgement, WrongNumaNode) {
-  circumstances known;
+  measurement_context known;
   known.host_node = 1;
   expect_low(judge_on(machine_of({h100_facts()}), to_gpu(), 30, known), "wrong NUMA node: the host memory is on node 1");
   known.host_node = 0;
@@ -150,7 +150,7 @@ TEST(Judgement, CountersThatRose) {
   const auto judge_after = [&](void (*change)(gpu_link_facts&)) {
     auto after = before;
     change(after.gpus[0]);
-    circumstances known;
+    measurement_context known;
     known.before = &before, known.after = &after;
     return judge_on(before, to_gpu(), 40, known);
   };
@@ -190,7 +190,7 @@ TEST(Judgement, SmallBuffer) {
 }
 
 TEST(Judgement, Variation) {
-  circumstances known;
+  measurement_context known;
   known.coefficient_of_variation = 0.12;
   known.attempts = 3;
   const auto busy = judge_on(machine_of({h100_facts()}), to_gpu(), 40, known);
@@ -238,7 +238,7 @@ TEST(Judgement, LatenciesAreBetterWhenLess) {
   auto path = path_of(host_place(), gpu_place(0), by_sm(), 2 << 20);
   path.measured_quantity = transfer_path::quantity::latency;
   EXPECT_EQ(judge_on(links, path, 700).level, verdict_level::good);
-  circumstances known;
+  measurement_context known;
   known.host_node = 1;
   expect_low(judge_on(links, path, 1600, known), "wrong NUMA node");
   path = path_of(gpu_place(0), host_place(), by_bar(1), 8);

@@ -21,7 +21,7 @@ rank_shape shape_of(int size, bool pairs_at_once = true) {
 TEST(Tournament, EveryPairMeetsOnceAndNobodyPlaysTwiceInARound) {
   for (int n = 2; n <= 9; ++n) {
     std::set<std::pair<int, int>> met;
-    for (const auto& round : tournament(n)) {
+    for (const auto& round : round_robin_schedule(n)) {
       std::set<int> players;
       for (const auto& [a, b] : round) {
         EXPECT_LT(a, b);
@@ -30,7 +30,7 @@ TEST(Tournament, EveryPairMeetsOnceAndNobodyPlaysTwiceInARound) {
       }
     }
     EXPECT_EQ(met.size(), static_cast<std::size_t>(n * (n - 1) / 2));
-    EXPECT_EQ(tournament(n).size(), static_cast<std::size_t>(n % 2 == 0 ? n - 1 : n));
+    EXPECT_EQ(round_robin_schedule(n).size(), static_cast<std::size_t>(n % 2 == 0 ? n - 1 : n));
   }
 }
 

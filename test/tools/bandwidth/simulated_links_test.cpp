@@ -40,7 +40,7 @@ class SimulatedLinks : public testing::Test {
     path.is_local_copy = source == destination;
     const auto expected = expect(before_, path);
     if (!expected) return {verdict_level::suspicious, 0, "no expectation"};
-    circumstances known;
+    measurement_context known;
     known.before = &before_, known.after = &after;
     known.host_node = machine_->pool.node_of(source.type == place::kind::host ? bound.source : bound.destination);
     const auto& samples = got.each[0].own_gb_per_s;

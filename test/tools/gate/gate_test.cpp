@@ -244,7 +244,7 @@ TEST(GateThreshold, FalseAlarmsComeAsOftenAsAsked) {
   int alarms = 0;
   constexpr int kMachines = 20'000;
   for (int machine = 0; machine < kMachines; ++machine) {
-    learnt_figures known;
+    baseline_figures known;
     for (int run = 0; run < 8; ++run) known.values.push_back(noise(random));
     alarms += noise(random) < *least_value(known, 0.01) ? 1 : 0;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/copy/engine_scene.hpp"
+#include "tools/copy/engine_scenario.hpp"
 
 #include <unistd.h>
 
@@ -27,14 +27,14 @@ const char* name_of(engine_state state) {
   return "?";
 }
 
-engine_scene::engine_scene(const gpu_session& gpu, const copy::planner::options& wanted)
+engine_scenario::engine_scenario(const gpu_session& gpu, const copy::planner::options& wanted)
     : gpu_(gpu),
       wanted_(wanted),
       lease_us_(gpu.simulated() ? std::max(wanted.engine.lease_us, kSimulatedLeaseUs) : wanted.engine.lease_us),
       host_(gpu, kBeside),
       device_(gpu, gpu.ordinal(), kBeside) {}
 
-bool engine_scene::enter(engine_state state) {
+bool engine_scenario::enter(engine_state state) {
   stop_user();
   if (state == engine_state::none) {
     planner_.reset();
@@ -55,7 +55,7 @@ bool engine_scene::enter(engine_state state) {
   return true;
 }
 
-void engine_scene::start_user() {
+void engine_scenario::start_user() {
   stop_ = false;
   user_ = std::thread([this] {
     gpu_.make_current();
@@ -69,7 +69,7 @@ void engine_scene::start_user() {
   });
 }
 
-void engine_scene::stop_user() {
+void engine_scenario::stop_user() {
   stop_ = true;
   if (user_.joinable()) user_.join();
 }

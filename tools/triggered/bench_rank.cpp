@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/triggered/station.hpp"
+#include "tools/triggered/bench_rank.hpp"
 
 #include <sched.h>
 
@@ -38,7 +38,8 @@ std::vector<triggered::remote_window> exchange_windows(triggered::context& conte
 
 }  // namespace
 
-station::station(const station_plan& plan, messaging::bootstrap& bootstrap) : plan_(plan), bootstrap_(bootstrap) {
+bench_rank::bench_rank(const bench_rank_options& plan, messaging::bootstrap& bootstrap)
+    : plan_(plan), bootstrap_(bootstrap) {
   gpu_ = std::make_unique<tools::gpu_session>(plan.gpu, false);
   receive_buffer_ = std::make_unique<tools::device_memory>(*gpu_, plan.window_bytes);
   send_buffer_ = std::make_unique<tools::device_memory>(*gpu_, plan.window_bytes);
@@ -50,7 +51,7 @@ station::station(const station_plan& plan, messaging::bootstrap& bootstrap) : pl
   windows_ = exchange_windows(*context_, bootstrap, receive_buffer(), plan.window_bytes);
 }
 
-station::~station() {
+bench_rank::~bench_rank() {
   static_cast<void>(cuda().cuStreamSynchronize(stream()));
   static_cast<void>(bootstrap_.barrier());  // no memory is freed while a peer's stream may write there
   messages_.reset();
@@ -59,18 +60,18 @@ station::~station() {
   static_cast<void>(cuda().cuModuleUnload(module_));
 }
 
-messaging::messenger& station::messages() {
+messaging::messenger& bench_rank::messages() {
   if (messages_ == nullptr) messages_ = tools::must(messaging::messenger::open(&cuda(), bootstrap_));
   return *messages_;
 }
 
-messaging::messenger& station::host_messages() {
+messaging::messenger& bench_rank::host_messages() {
   if (host_messages_ == nullptr) host_messages_ = tools::must(messaging::messenger::open(nullptr, bootstrap_));
   return *host_messages_;
 }
 
-result<std::unique_ptr<triggered::channel>> station::try_connect(int peer, std::uint32_t id,
-                                                                 const triggered::channel_options& options) {
+result<std::unique_ptr<triggered::channel>> bench_rank::try_connect(int peer, std::uint32_t id,
+                                                                    const triggered::channel_options& options) {
   auto made = context_->connect(peer, id, options);
   // The words of channels that were just closed are given back a moment later.
   for (const auto end = monotonic_ns() + kCloseNs; made.code() == ENOSPC && monotonic_ns() < end;) {
@@ -82,30 +83,31 @@ result<std::unique_ptr<triggered::channel>> station::try_connect(int peer, std::
   return made;
 }
 
-std::unique_ptr<triggered::channel> station::connect(int peer, std::uint32_t id, const triggered::channel_options& options) {
+std::unique_ptr<triggered::channel> bench_rank::connect(int peer, std::uint32_t id,
+                                                        const triggered::channel_options& options) {
   return tools::must(try_connect(peer, id, options));
 }
 
-void station::launch_step(std::uint64_t bytes, std::uint64_t busy_ns) const {
+void bench_rank::launch_step(std::uint64_t bytes, std::uint64_t busy_ns) const {
   std::uint64_t target = send_buffer(), origin = receive_buffer(), words = bytes / 8;
   void* parameters[] = {&target, &origin, &words, &busy_ns};
   const auto blocks = static_cast<unsigned>(std::clamp<std::uint64_t>(words / kThreads, 1, kMaxBlocks));
   gpu_->check(cuda().cuLaunchKernel(step_, blocks, 1, 1, kThreads, 1, 1, 0, stream(), parameters, nullptr), "kernel launch");
 }
 
-void station::fill(std::uint64_t value, std::size_t bytes) const {
+void bench_rank::fill(std::uint64_t value, std::size_t bytes) const {
   const std::vector<std::uint64_t> words(bytes / 8, value);
   for (const auto buffer : {receive_buffer(), send_buffer()})
     gpu_->check(cuda().cuMemcpyHtoD_v2(buffer, words.data(), bytes), "cuMemcpyHtoD");
 }
 
-std::size_t station::wrong_words(std::uint64_t value, std::size_t bytes) const {
+std::size_t bench_rank::wrong_words(std::uint64_t value, std::size_t bytes) const {
   std::vector<std::uint64_t> words(bytes / 8);
   gpu_->check(cuda().cuMemcpyDtoH_v2(words.data(), send_buffer(), bytes), "cuMemcpyDtoH");
   return static_cast<std::size_t>(std::count_if(words.begin(), words.end(), [&](auto word) { return word != value; }));
 }
 
-double station::time_on_gpu(int count, const std::function<void()>& call) const {
+double bench_rank::time_on_gpu(int count, const std::function<void()>& call) const {
   std::array<cu::event_t, 2> events{};
   for (auto& event : events) gpu_->check(cuda().cuEventCreate(&event, 0), "cuEventCreate");
   gpu_->check(cuda().cuEventRecord(events[0], stream()), "cuEventRecord");
@@ -118,10 +120,10 @@ double station::time_on_gpu(int count, const std::function<void()>& call) const 
   return static_cast<double>(ms) * 1e6 / count;
 }
 
-void station::synchronize() const { gpu_->check(cuda().cuStreamSynchronize(stream()), "the exchange"); }
-void station::barrier() const { tools::must(bootstrap_.barrier()); }
+void bench_rank::synchronize() const { gpu_->check(cuda().cuStreamSynchronize(stream()), "the exchange"); }
+void bench_rank::barrier() const { tools::must(bootstrap_.barrier()); }
 
-std::vector<std::string> station::gather(std::string_view mine) const {
+std::vector<std::string> bench_rank::gather(std::string_view mine) const {
   std::vector<std::string> out;
   for (const auto& one : tools::must(bootstrap_.all_gather(std::as_bytes(std::span(mine)))))
     out.emplace_back(reinterpret_cast<const char*>(one.data()), one.size());

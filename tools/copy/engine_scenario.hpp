@@ -21,12 +21,12 @@ inline constexpr std::array kEngineStates = {engine_state::none, engine_state::e
                                              engine_state::used};
 const char* name_of(engine_state state);
 
-class engine_scene {
+class engine_scenario {
  public:
-  engine_scene(const gpu_session& gpu, const copy::planner::options& wanted);
-  ~engine_scene() { stop_user(); }
-  engine_scene(const engine_scene&) = delete;
-  engine_scene& operator=(const engine_scene&) = delete;
+  engine_scenario(const gpu_session& gpu, const copy::planner::options& wanted);
+  ~engine_scenario() { stop_user(); }
+  engine_scenario(const engine_scenario&) = delete;
+  engine_scenario& operator=(const engine_scenario&) = delete;
 
   // Returns false if this machine has no engine; why_not() says why. `none` is always possible.
   bool enter(engine_state state);

@@ -16,7 +16,7 @@
 
 namespace pl::async {
 
-struct station_plan {
+struct bench_rank_options {
   int rank = 0;
   int gpu = 0;                   // ordinal
   std::size_t window_bytes = 0;  // of each of the two buffers
@@ -24,12 +24,12 @@ struct station_plan {
 };
 
 // Opening is collective. Everything throws tools::tool_failure.
-class station {
+class bench_rank {
  public:
-  station(const station_plan& plan, messaging::bootstrap& bootstrap);
-  ~station();
-  station(const station&) = delete;
-  station& operator=(const station&) = delete;
+  bench_rank(const bench_rank_options& plan, messaging::bootstrap& bootstrap);
+  ~bench_rank();
+  bench_rank(const bench_rank&) = delete;
+  bench_rank& operator=(const bench_rank&) = delete;
 
   int rank() const { return plan_.rank; }
   const tools::gpu_session& gpu() const { return *gpu_; }
@@ -64,7 +64,7 @@ class station {
   std::vector<std::string> gather(std::string_view mine) const;
 
  private:
-  station_plan plan_;
+  bench_rank_options plan_;
   messaging::bootstrap& bootstrap_;
   std::unique_ptr<tools::gpu_session> gpu_;
   std::unique_ptr<tools::device_memory> receive_buffer_, send_buffer_;

@@ -6,7 +6,7 @@
 
 namespace pl::bench {
 
-class passing_io : public device_io {
+class forwarding_io : public device_io {
  public:
   int open(const char* path, int flags) override { return real_.open(path, flags); }
   int close(int fd) override { return real_.close(fd); }
