@@ -540,14 +540,10 @@ def rule_text(tree):
             yield Finding(path, number, "text", f"\"{found.group(1)}\" is this project's own word; the field says {term}")
 
 
-# TODO(#21): rename what these define
-OLDER_NAMES = {"python/peerlane/_waiting.py", "python/peerlane/store.py"}
-
-
 def rule_python_names(tree):
     """The same for what Python code defines, but for tests."""
     for path, text in tree.with_suffix(".py").items():
-        if path in SELF or path in OLDER_NAMES or DATA.search(path) or path.startswith("test/"):
+        if path in SELF or DATA.search(path) or path.startswith("test/"):
             continue
         try:
             nodes = list(ast.walk(ast.parse(text)))

@@ -13,23 +13,23 @@ from typing import Any
 __all__ = ["close", "send", "steps", "throw"]
 
 _MAX_POLLS = 50  # iterations of the loop before the task sleeps: most copies have ended by then
-_LONGEST_SLEEP = 0.02  # seconds: if another task or thread sees the end first, the descriptor is closed and wakes nobody
-_LONGEST_NAP = 1e-3  # seconds; each pause is half again as long as the last one, so polling lengthens a wait by at most about half
+_MAX_SLEEP = 0.02  # seconds: if another task or thread sees the end first, the descriptor is closed and wakes nobody
+_MAX_PAUSE = 1e-3  # seconds; each pause is half again as long as the last one, so polling lengthens a wait by at most about half
 
 
-def while_polled(what: Any) -> Generator[Any, None, Any]:
-    """Waits by polling. `what`: an object with done(), which must not block, and wait()."""
-    nap = 0.0
+def _by_polling(operation: Any) -> Generator[Any, None, Any]:
+    """Waits by polling. `operation`: an object with done(), which must not block, and wait()."""
+    pause = 0.0
     polls = 0
-    while not what.done():
+    while not operation.done():
         polls += 1
         if polls > _MAX_POLLS:
-            nap = min(nap * 1.5 + 1e-5, _LONGEST_NAP)
-        yield from asyncio.sleep(nap).__await__()
-    return what.wait()
+            pause = min(pause * 1.5 + 1e-5, _MAX_PAUSE)
+        yield from asyncio.sleep(pause).__await__()
+    return operation.wait()
 
 
-def asleep(operation: Any) -> Generator[Any, None, Any]:
+def _by_descriptor(operation: Any) -> Generator[Any, None, Any]:
     """Waits for a copy on its descriptor, which an interrupt of the GPU makes readable."""
     for _ in range(_MAX_POLLS):
         if operation.done():
@@ -39,20 +39,20 @@ def asleep(operation: Any) -> Generator[Any, None, Any]:
     try:
         descriptor = os.dup(operation.descriptor())  # the operation's own is closed at its end
     except OSError:  # it has ended, then() has a function waiting for it, or no descriptor is left
-        return (yield from while_polled(operation))
+        return (yield from _by_polling(operation))
     try:
         while not operation.done():
             woken = loop.create_future()
             try:
                 loop.add_reader(descriptor, _wake, woken)
             except NotImplementedError:  # a loop without readers
-                return (yield from while_polled(operation))
-            look_again = loop.call_later(_LONGEST_SLEEP, _wake, woken)
+                return (yield from _by_polling(operation))
+            recheck = loop.call_later(_MAX_SLEEP, _wake, woken)
             try:
                 if not operation.done():  # an end before add_reader() would wake nobody
                     yield from woken.__await__()
             finally:
-                look_again.cancel()
+                recheck.cancel()
                 loop.remove_reader(descriptor)
     finally:
         os.close(descriptor)
@@ -64,32 +64,32 @@ def _wake(woken: "asyncio.Future[None]") -> None:
         woken.set_result(None)
 
 
-def until_done(what: Any) -> Generator[Any, None, Any]:
+def until_done(operation: Any) -> Generator[Any, None, Any]:
     """Waits for an operation that cannot be cancelled.
 
     If the task is cancelled, a thread keeps the operation until it ends, because deleting it earlier would block the loop. If no thread
     can be started, the loop does block.
     """
     try:
-        return (yield from asleep(what) if what.has_descriptor else while_polled(what))
+        return (yield from _by_descriptor(operation) if operation.has_descriptor else _by_polling(operation))
     except (asyncio.CancelledError, GeneratorExit):
-        if not what.done():
+        if not operation.done():
             try:
-                threading.Thread(target=_keep, args=(what,), name="peerlane-copy", daemon=True).start()
+                threading.Thread(target=_keep, args=(operation,), name="peerlane-copy", daemon=True).start()
             except RuntimeError:  # no thread can be started, or Python ends
-                _keep(what)
+                _keep(operation)
         raise
 
 
-def _keep(what: Any) -> None:
+def _keep(operation: Any) -> None:
     with contextlib.suppress(OSError):  # the error is reported to whoever waits for the operation
-        while not what.done():
-            time.sleep(_LONGEST_NAP)
+        while not operation.done():
+            time.sleep(_MAX_PAUSE)
 
 
 def steps(operation: Any) -> Generator[Any, None, Any]:
     """The generator behind `await operation`."""
-    return while_polled(operation) if operation.can_cancel else until_done(operation)
+    return _by_polling(operation) if operation.can_cancel else until_done(operation)
 
 
 # These methods make an operation a coroutine. The first call of one of them creates its generator.

@@ -35,8 +35,8 @@ from ._types import After, AnyArray, ChangeKind, Condition, Durability, Eviction
 
 try:
     from . import _store
-except ImportError as why:
-    raise Error(errno.ENOSYS, f"{why}: the package was built without the store (Debian: libssl-dev)") from None
+except ImportError as error:
+    raise Error(errno.ENOSYS, f"{error}: the package was built without the store (Debian: libssl-dev)") from None
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -187,7 +187,7 @@ class Watch(_Connected):
         self.close()
 
 
-def _told(version: int, value_bytes: int, moved_bytes: int, path: int, durability: int) -> Reply:
+def _reply_of(version: int, value_bytes: int, moved_bytes: int, path: int, durability: int) -> Reply:
     word = next((name for name, number in DURABILITIES.items() if number == durability), None)
     return Reply(version, value_bytes, moved_bytes, _PATHS.get(path, ""), word)
 
@@ -198,7 +198,7 @@ async def _reply(operation: Operation) -> Reply:
     finally:
         info = operation.info()
     assert info is not None
-    return _told(info["version"], info["size_bytes"], info["moved_bytes"], info["path"], info["durability"])
+    return _reply_of(info["version"], info["size_bytes"], info["moved_bytes"], info["path"], info["durability"])
 
 
 def _key(key: str | bytes, role: str = "key") -> bytes:
@@ -273,7 +273,7 @@ class Pool(_Connected):
         the value expires; 0: the pool's setting."""
         options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version), _ttl(ttl))
         name = _key(key)
-        return _told(*self._store._connection.put(self._number, name, _core.one_run(x, False, after), *options))
+        return _reply_of(*self._store._connection.put(self._number, name, _core.one_run(x, False, after), *options))
 
     def begin_put(self, key: str | bytes, x: AnyArray, *, durability: Durability | None = None, condition: Condition | None = None,
                   version: int | None = None, after: After = "auto", ttl: float = 0) -> Operation:
@@ -290,7 +290,7 @@ class Pool(_Connected):
 
     def get(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False, after: After = "auto") -> Reply:
         """Writes the value, from byte `offset` on, to `x`: as many bytes as exist and fit (moved_bytes)."""
-        return _told(*self._store._connection.get(self._number, _key(key), _core.one_run(x, True, after), offset, truth("verify", verify)))
+        return _reply_of(*self._store._connection.get(self._number, _key(key), _core.one_run(x, True, after), offset, truth("verify", verify)))
 
     def begin_get(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False, after: After = "auto") -> Operation:
         """Begins a get(), for peerlane.wait_all() and wait_any(). Operation.info() has the fields of a Reply."""
@@ -319,7 +319,7 @@ class Pool(_Connected):
 
     def stat(self, key: str | bytes) -> Reply:
         """Returns version and length of a value, without the value."""
-        return _told(*self._store._connection.stat(self._number, _key(key)))
+        return _reply_of(*self._store._connection.stat(self._number, _key(key)))
 
     def exists(self, key: str | bytes) -> bool:
         """Whether there is a value."""
@@ -470,7 +470,7 @@ class Pool(_Connected):
 
         def run_all() -> list[Reply | Error]:
             answers = self._store._connection.batch(request, self._number, items, level, ttl_ms, is_whole)
-            out: list[Reply | Error] = [_failed(code, key) if code else _told(*reply) for key, (code, reply) in zip(keys, answers)]
+            out: list[Reply | Error] = [_failed(code, key) if code else _reply_of(*reply) for key, (code, reply) in zip(keys, answers)]
             failures = [each for each in out if isinstance(each, Error)]
             if is_whole and failures:  # the other items report ECANCELED
                 raise next((each for each in failures if each.errno != errno.ECANCELED), failures[0])
@@ -557,8 +557,8 @@ class Store(_Connected):
                 watch.close()
             try:
                 return self._connection.close()
-            except Error as why:  # another thread has just opened a watch, and will give it to us
-                if why.errno != errno.EBUSY or tries == _CLOSINGS - 1:
+            except Error as error:  # another thread has just opened a watch, and will give it to us
+                if error.errno != errno.EBUSY or tries == _CLOSINGS - 1:
                     raise
                 time.sleep(0.01)
 
@@ -575,7 +575,9 @@ class Store(_Connected):
         self.close()
 
 
-def open(where: str | os.PathLike[str] | None = None, *, timeout: float = 30, tls: tuple[str, str, str] | None = None) -> Store:
+def open(
+    where: str | os.PathLike[str] | None = None,  # lint:allow(names): public since 0.2
+    *, timeout: float = 30, tls: tuple[str, str, str] | None = None) -> Store:
     """Connects to a unix socket (a path) or "host:port"; None: the address in PEERLANE_STORE. `timeout`: seconds for one operation.
     `tls`: files of the certificate, its key and the CA."""
     place = None if where is None else text("where", os.fspath(where))

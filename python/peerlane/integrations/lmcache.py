@@ -48,11 +48,11 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
         try:
             self._pool.stat(name + _SHAPE if self.save_chunk_meta else name)
         except Error as error:
-            self._tell("looking for a chunk", error)
+            self._log_failure("looking for a chunk", error)
             return False
         return True
 
-    def _tell(self, action: str, error: Error) -> None:
+    def _log_failure(self, action: str, error: Error) -> None:
         if error.errno not in (errno.ENOENT, errno.EEXIST):
             self._failures.tell(action, error)
 
@@ -106,7 +106,7 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
             return memory if self.save_chunk_meta else self.reshape_partial_chunk(memory, reply.moved_bytes)
         except (Error, ValueError) as error:
             if isinstance(error, Error):
-                self._tell("fetching a chunk", error)
+                self._log_failure("fetching a chunk", error)
             else:
                 self._failures.tell("fetching a chunk", error)
             if memory is not None:
@@ -136,7 +136,7 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
                 self._pool.erase(each)
                 found = True
             except Error as error:
-                self._tell("removing a chunk", error)
+                self._log_failure("removing a chunk", error)
         return found
 
     async def list(self) -> list[str]:

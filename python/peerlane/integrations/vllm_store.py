@@ -136,7 +136,7 @@ class PeerlaneStoreTier(SecondaryTierManager):  # type: ignore[misc]
         try:
             return bool(self._pool.stat(self._names.get_file_name(key)).value_bytes == self._chunks[0].nbytes)
         except Error as error:
-            self._tell("looking for a chunk", error)
+            self._log_failure("looking for a chunk", error)
             return False
 
     def on_new_request(self, req_context: Any) -> Any:
@@ -206,7 +206,7 @@ class PeerlaneStoreTier(SecondaryTierManager):  # type: ignore[misc]
         try:
             return begin(self._names.get_file_name(key), chunk)
         except Error as error:
-            return self._tell(action, error) or None
+            return self._log_failure(action, error) or None
 
     def _has_moved(self, operation: Any, chunk: Any, action: str) -> bool:
         if operation is None or operation is True:
@@ -216,9 +216,9 @@ class PeerlaneStoreTier(SecondaryTierManager):  # type: ignore[misc]
             info = operation.info()
             return bool(info["size_bytes"] == info["moved_bytes"] == chunk.nbytes)
         except Error as error:
-            return self._tell(action, error)
+            return self._log_failure(action, error)
 
-    def _tell(self, action: str, error: Error) -> bool:
+    def _log_failure(self, action: str, error: Error) -> bool:
         """Handles a failed request: logs it unless it is a miss. True: the value already exists, which is no failure."""
         if error.errno not in (errno.EEXIST, errno.ENOENT):
             self._failures.tell(action, error)
