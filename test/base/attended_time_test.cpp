@@ -20,7 +20,7 @@ TEST(attended_time, one_pause_passes_no_limit) {
   }
 }
 
-TEST(attended_time, a_limit_is_reached_by_looks_and_not_before) {
+TEST(attended_time, a_limit_is_reached_by_polling_only) {
   const auto begin = std::chrono::steady_clock::now();
   attended_time waited;
   int checks = 0;
@@ -34,7 +34,7 @@ TEST(attended_time, a_limit_is_reached_by_looks_and_not_before) {
   EXPECT_TRUE(attended_time().has_reached(0ms));
 }
 
-TEST(attended_time, long_limits_are_looked_at_once_a_second) {
+TEST(attended_time, long_limits_are_polled_once_a_second) {
   EXPECT_EQ(attended_time::poll_interval(8s), 1000ms);
   EXPECT_EQ(attended_time::poll_interval(24h), 1000ms);
   EXPECT_EQ(attended_time::poll_interval(0ms), 1ms);

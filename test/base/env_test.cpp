@@ -115,7 +115,7 @@ TEST(Env, DISABLED_OfAProgramWithMoreRights) {
   EXPECT_EQ(env_read("PEERLANE_COPY_THREADS").integer, 3);
 }
 
-TEST(Env, WhatNamesAPlaceIsNotReadWithMoreRightsThanTheCallers) {
+TEST(Env, PathsAreIgnoredInPrivilegedPrograms) {
   constexpr uid_t kNobody = 65534;
   if (geteuid() != 0) GTEST_SKIP() << "only root can start a program with another user's real id";
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");

@@ -19,7 +19,7 @@ int restore_all(const elastic_rank& me) {
   return 0;
 }
 
-TEST_P(rank_0_returns, many_times_with_flat_holdings) {
+TEST_P(rank_0_returns, many_times_without_growth) {
   const std::uint32_t cycles = GetParam().has_two_hosts ? 10 : kMany;
   auto job = make(3);
   EXPECT_EQ(job.run(

@@ -41,7 +41,7 @@ std::string try_to_open(const bootstrap_options& options, const std::string& sec
 
 const auto kNobody = [](int, std::uint32_t) { return false; };
 
-TEST(return_refusals, a_second_process_of_a_living_rank_is_turned_away_and_disturbs_nobody) {
+TEST(return_refusals, a_second_process_of_a_living_rank_is_rejected) {
   elastic_job job(2);
   EXPECT_EQ(job.run(
                 [&](const elastic_rank& me) {
@@ -59,7 +59,7 @@ TEST(return_refusals, a_second_process_of_a_living_rank_is_turned_away_and_distu
             0);
 }
 
-TEST(return_refusals, ranks_that_are_none_and_other_sizes_are_turned_away) {
+TEST(return_refusals, invalid_ranks_and_sizes_are_rejected) {
   elastic_job job(2);
   EXPECT_EQ(job.run(
                 [&](const elastic_rank& me) {
@@ -84,7 +84,7 @@ TEST(return_refusals, ranks_that_are_none_and_other_sizes_are_turned_away) {
 }
 
 // A stranger's attempts, while the rank is away, do not keep the right one from coming back.
-TEST(return_refusals, a_stranger_with_another_secret_does_not_become_the_rank) {
+TEST(return_refusals, a_process_with_another_secret_does_not_become_the_rank) {
   const auto right = secret_file("right", "the secret of this job of the tests");
   const auto wrong = secret_file("wrong", "another secret, of some other job");
   setenv("PEERLANE_LINK_SECRET_FILE", right.c_str(), 1);
@@ -113,7 +113,7 @@ TEST(return_refusals, a_stranger_with_another_secret_does_not_become_the_rank) {
   EXPECT_EQ(deaths, 1);
 }
 
-TEST(return_refusals, without_rank_0_the_others_go_on_with_messages_and_wait_for_it) {
+TEST(return_refusals, without_rank_0_messages_work_and_returns_wait) {
   elastic_job job(3);
   EXPECT_EQ(job.run(
                 [&](const elastic_rank& me) {
@@ -137,7 +137,7 @@ TEST(return_refusals, without_rank_0_the_others_go_on_with_messages_and_wait_for
             0);
 }
 
-TEST(return_refusals, a_return_that_nobody_has_agreed_to_times_out_and_names_who_has_not) {
+TEST(return_refusals, a_return_without_consent_times_out_and_names_the_ranks) {
   elastic_job job(3);
   job.open_timeout_s = 1;
   shared_flag has_tried;
@@ -169,7 +169,7 @@ TEST(return_refusals, a_return_that_nobody_has_agreed_to_times_out_and_names_who
             0);
 }
 
-TEST(return_refusals, what_a_replaced_process_had_sent_and_shown_is_nothing_any_more) {
+TEST(return_refusals, messages_and_windows_of_a_replaced_process_are_dropped) {
   elastic_job job(2);
   EXPECT_EQ(
       job.run(
@@ -261,7 +261,7 @@ TEST(return_refusals, a_cancelled_wait_agrees_to_nothing) {
             0);
 }
 
-TEST(return_refusals, where_nobody_waits_no_job_is_elastic) {
+TEST(return_refusals, an_elastic_job_needs_a_listening_rank_0) {
   bootstrap_options options;
   options.rendezvous = "file:" + testing::TempDir() + "peerlane-elastic-folder";
   options.rank = 0;

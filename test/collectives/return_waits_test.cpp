@@ -91,7 +91,7 @@ TEST_F(return_waits, a_pause_of_the_machine_does_not_count_against_the_survivors
 }
 
 // The limit of its open, and rank 0's patience with the others, pass in the pause.
-TEST_F(return_waits, a_pause_of_the_machine_does_not_count_against_who_comes_back) {
+TEST_F(return_waits, a_pause_of_the_machine_does_not_count_against_the_returning_rank) {
   elastic_job job(kRanks);
   job.open_timeout_s = 8;
   let_pause(job, 12s);
@@ -140,7 +140,7 @@ TEST_F(return_waits, consent_wakes_the_progress_thread) {
 }
 
 // A rank that receives nothing has no room for further messages, and takes the others back all the same.
-TEST_F(return_waits, messages_that_nobody_receives_keep_nobody_away) {
+TEST_F(return_waits, unreceived_messages_do_not_prevent_a_return) {
   elastic_job job(kRanks);
   constexpr std::size_t kBytes = 512;
   EXPECT_EQ(job.run(

@@ -229,7 +229,7 @@ TEST_F(PlannerBlockList, LongListsOutOfOrderArriveToo) {
   EXPECT_EQ(taken(method::copy_engine), 0u);
 }
 
-TEST_F(PlannerBlockList, SoItIsWithoutChannelsAndForPageableMemory) {
+TEST_F(PlannerBlockList, IsRightForPageableMemoryAndWithoutChannels) {
   open_planner(channel_use::always);
   for (const direction way : {direction::to_device, direction::to_host}) expect_moved(way, false, 50);
   open_planner(channel_use::never);

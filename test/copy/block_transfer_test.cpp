@@ -265,7 +265,7 @@ TEST_F(PlannerBlocks, EachBlockIsWhereItBelongs) {
   EXPECT_EQ(taken(method::copy_engine), 0u);
 }
 
-TEST_F(PlannerBlocks, SoItIsWithoutChannelsAndForPageableMemory) {
+TEST_F(PlannerBlocks, AreRightForPageableMemoryAndWithoutChannels) {
   open_channels();
   for (unsigned seed = 100; seed < 106; ++seed)
     for (const direction way : {direction::to_device, direction::to_host})

@@ -133,7 +133,7 @@ TEST_F(Calibration, IsKeptForThisMachine) {
   EXPECT_EQ(find_costs(cuda_, "what?").code(), EINVAL);
 }
 
-TEST_F(Calibration, DamagedAndForeignFilesArePassedOver) {
+TEST_F(Calibration, DamagedAndForeignFilesAreIgnored) {
   ASSERT_TRUE(save_costs(small_table(), key_, path_));
   const auto whole = read();
   ASSERT_NE(whole.find("machine " + key_ + "\n"), std::string::npos);
@@ -176,7 +176,7 @@ TEST_F(Calibration, SaysWhereItCannotWrite) {
   setenv("HOME", home.c_str(), 1);
 }
 
-TEST_F(Calibration, AFolderThatIsNotFromTheRootOnIsNone) {
+TEST_F(Calibration, ARelativeFolderIsIgnored) {
   const std::string home = std::getenv("HOME") != nullptr ? std::getenv("HOME") : "";
   setenv("HOME", folder_.c_str(), 1);
   setenv("XDG_CACHE_HOME", "cache", 1);  // as its specification says

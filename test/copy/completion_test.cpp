@@ -138,7 +138,7 @@ TEST_F(Completion, ComesAfterStreamsOfOtherContexts) {
 }
 
 // What a copy waits for may be waiting for another copy: none holds up the others.
-TEST_F(Completion, WhatWaitsForAStreamHoldsUpNobody) {
+TEST_F(Completion, ACopyThatWaitsForAStreamBlocksNoOther) {
   const copy_case first(direction::to_host, other_side::pageable, 100'000),
       second(direction::to_host, other_side::pinned, 100'000);
   const copy_case third(direction::to_host, other_side::pageable, 100'000),

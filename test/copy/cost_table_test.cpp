@@ -174,7 +174,7 @@ TEST(CostTable, TheEngineIsChosenOnlyWhileItIsHot) {
   EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, executor::none, 100).kind, method::cpu_load);
 }
 
-TEST(CostTable, HostMemoryIsNotAskedAboutWhereTheAnswerIsWorthLessThanTheQuestion) {
+TEST(CostTable, SkipsTheDriverQueryWhereItCostsMoreThanItSaves) {
   // Two ways for both kinds of memory, each the best for one, 60 ns apart at 4 KiB and further and further from there on.
   const auto table = parsed(
       "question 100\n"
@@ -199,7 +199,7 @@ TEST(CostTable, HostMemoryIsNotAskedAboutWhereTheAnswerIsWorthLessThanTheQuestio
 }
 
 // What is taken without asking is open to both kinds, and never dearer than the question above what asking would give.
-TEST(CostTable, AWayTakenUnaskedCostsAtMostTheQuestion) {
+TEST(CostTable, AMethodChosenWithoutAQueryLosesAtMostTheQuerysCost) {
   const auto& table = cost_table::built_in();
   std::size_t unasked = 0;
   for (const auto way : {direction::to_device, direction::to_host})

@@ -123,7 +123,7 @@ TEST_F(HostPool, CopiesAreRightAtEveryStageAndGoByChannelInTheEnd) {
 }
 
 // Lists of a pool that is pinned need no set-up of their own.
-TEST_F(HostPool, PiecesAreBoundToTheChannelsBehindTheApplicationsBack) {
+TEST_F(HostPool, PiecesAreBoundToChannelsInTheBackground) {
   constexpr std::uint64_t kBytes = 4 * kPiece;
   planner::options wanted;
   wanted.channels = channel_use::always;
@@ -203,7 +203,7 @@ TEST_F(HostPool, PagesOfSeveralPlanesLieInManyPieces) {
           << plane << " " << i;
 }
 
-TEST_F(HostPool, WhatTheMachineHasNoRoomForIsRefusedOrStaysOrdinary) {
+TEST_F(HostPool, MemoryBeyondTheLimitIsRefusedOrStaysPageable) {
   auto wanted = options(8 * kPiece);
   gate_.answer = 8 * kPiece - 1;
   auto refused = host_pool::make(cuda_, wanted);

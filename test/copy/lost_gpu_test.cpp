@@ -49,7 +49,7 @@ class LostGpu : public planner_fixture {
 };
 
 // The copy waits for a stream when the GPU goes, so none of it has begun.
-TEST_F(LostGpu, EachWayToWaitEndsWithAnError) {
+TEST_F(LostGpu, EveryKindOfWaitEndsWithAnError) {
   enum class ending { wait, test, descriptor };
   for (const ending kind : {ending::wait, ending::test, ending::descriptor}) {
     SCOPED_TRACE(static_cast<int>(kind));

@@ -155,7 +155,7 @@ TEST_P(MappingCache, NeverMapsMoreEntriesThanDescriptorsAllow) {
   EXPECT_EQ(cache.counts().entries, 0u);
 }
 
-TEST_P(MappingCache, MemoryThatComesAnewAtTheSameAddressIsAnother) {
+TEST_P(MappingCache, MemoryReallocatedAtTheSameAddressIsMappedAgain) {
   mapping_cache cache(without_sweep(backend()));
   std::uint64_t pointer = 0;
   int reused = 0;

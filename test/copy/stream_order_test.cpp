@@ -124,7 +124,7 @@ TEST_F(StreamOrder, OtherMemoryAndOtherGpusGoByCuda) {
 }
 
 // More streams than there are channels, none of which comes before all other copies have ended.
-TEST_F(StreamOrder, WhatWaitsForAStreamHoldsUpNobody) {
+TEST_F(StreamOrder, CopiesThatWaitForStreamsBlockNoOthers) {
   constexpr std::size_t kMany = stream_order::kChannels + 2;
   std::vector<std::unique_ptr<copy_case>> cases, others;  // freeing memory waits for all streams: only behind the gates
   std::vector<std::unique_ptr<gate>> gates;

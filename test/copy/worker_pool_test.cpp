@@ -269,7 +269,7 @@ TEST(WorkerPool, HelpersAreNamedAndTakeNoSignals) {
   EXPECT_EQ(sigismember(&own, SIGUSR1), 0);  // the caller's mask is as it was
 }
 
-TEST(WorkerPool, ACallerOnOneCpuDoesNotDrawItsHelpersThere) {
+TEST(WorkerPool, HelpersDoNotInheritTheCallersCpuMask) {
   cpu_set_t before;
   ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
   const int own = sched_getcpu();

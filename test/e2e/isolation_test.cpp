@@ -173,7 +173,7 @@ bool send_descriptor(int socket, int fd) {
 }
 
 // The child exists before the instance does, so all it ever has of it is the descriptor.
-TEST_F(isolation, ADescriptorSentToAnotherProcessIsWorthNothing) {
+TEST_F(isolation, ADescriptorSentToAnotherProcessGivesNoAccess) {
   int pair[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
   std::fflush(nullptr);

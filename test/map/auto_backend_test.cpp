@@ -175,7 +175,7 @@ TEST_F(auto_backend, GoesOnWhereTheModuleRefusesTheGpu) {
   EXPECT_EQ(maker(), "rm");
 }
 
-TEST_F(auto_backend, AsksNoOtherForAFaultOfTheRequestOrALackThatAllShare) {
+TEST_F(auto_backend, RequestErrorsAndSharedShortagesDoNotTryTheNextBackend) {
   kernel_.has_module = true;
   session* s = open();
   const int clients = kernel_.rm.live_clients();
@@ -202,7 +202,7 @@ TEST_F(auto_backend, GivesEveryReasonWhereNoneCan) {
   EXPECT_TRUE(close_session(s));
 }
 
-TEST_F(auto_backend, AsksARefusingBackendNoMoreAfterAWhile) {
+TEST_F(auto_backend, ABackendThatKeepsRefusingIsNoLongerTried) {
   table_.cuDeviceGetCount = not_initialized;
   g_dma_buf_mmap = 0;
   session* s = open();

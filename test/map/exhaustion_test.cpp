@@ -268,7 +268,7 @@ TEST_P(joining_exhaustion, OfARangeOverSeveralObjects) {
   EXPECT_TRUE(close_session(s));
 }
 
-TEST_P(exhaustion, OfAWholeLife) {
+TEST_P(exhaustion, FromOpenToClose) {
   const device_buffer buffer(1 << 20);
   sweep("life", [&] {
     auto opened = open_session({io_.get(), &table_}, GetParam());

@@ -98,7 +98,7 @@ std::vector<std::string> run_with_secrets(const std::string& rendezvous, const s
   return out;
 }
 
-TEST_F(meeting_by, another_secret_or_none_is_turned_away_at_both_ends) {
+TEST_F(meeting_by, another_secret_or_none_is_rejected_at_both_ends) {
   const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
   auto said = run_with_secrets("127.0.0.1:" + free_port(), {kSecret, "another secret of the tests"}, 2);
   EXPECT_TRUE(has(said[0], "did not connect") && has(said[1], "another secret")) << said[0] << " | " << said[1];
@@ -109,7 +109,7 @@ TEST_F(meeting_by, another_secret_or_none_is_turned_away_at_both_ends) {
 }
 
 // It believes whatever rank 0 shows, and has nothing to show itself.
-TEST_F(meeting_by, a_visitor_that_proves_nothing_is_turned_away) {
+TEST_F(meeting_by, a_process_without_proof_is_rejected) {
   const secret_file secret(kSecret);
   const auto port = free_port();
   auto options = options_of(0, 2, "127.0.0.1:" + port);
@@ -127,7 +127,7 @@ TEST_F(meeting_by, a_visitor_that_proves_nothing_is_turned_away) {
   EXPECT_NE(first.get().find("turned away"), std::string::npos);
 }
 
-TEST_F(meeting_by, a_rank_0_that_proves_nothing_is_left) {
+TEST_F(meeting_by, a_rank_0_without_proof_is_left) {
   const secret_file secret(kSecret);
   const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
   auto address = loopback("0");
@@ -150,7 +150,7 @@ TEST_F(meeting_by, a_rank_0_that_proves_nothing_is_left) {
 }
 
 // Another user says that it is rank 1; the job goes on with its own.
-TEST_F(meeting_by, another_users_process_is_turned_away) {
+TEST_F(meeting_by, another_users_process_is_rejected) {
   constexpr uid_t kNobody = 65534;
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const auto rendezvous = "127.0.0.1:" + free_port();

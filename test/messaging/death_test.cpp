@@ -202,7 +202,7 @@ TEST_P(death, leaves_the_others_alone) {
             0);
 }
 
-TEST_P(death, who_asks_is_told_once) {
+TEST_P(death, each_failure_is_reported_once) {
   EXPECT_EQ(run(3,
                 [&](const rank_context& ctx) {
                   auto first = ctx.messenger->await_failure(), second = ctx.messenger->await_failure();

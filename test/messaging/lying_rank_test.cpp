@@ -152,7 +152,7 @@ TEST(lying_rank, messages_without_credit_are_bounded) {
             0);
 }
 
-TEST(lying_rank, noise_in_every_frame_harms_nobody) {
+TEST(lying_rank, random_frames_do_no_harm) {
   EXPECT_EQ(
       beside_a_liar([](messenger& messages, liar& other) {
         std::uint64_t state = 88172645463325252ull;

@@ -12,7 +12,7 @@ namespace {
 using meeting_crowd = environment;
 
 // Heads that claim large bodies are cut off at once, and a crowd that says nothing keeps nobody out.
-TEST_F(meeting_crowd, strangers_take_neither_memory_nor_the_place_of_a_rank) {
+TEST_F(meeting_crowd, unauthenticated_connections_take_no_memory_and_no_rank) {
   const auto port = free_port();
   auto first =
       std::async(std::launch::async, be_rank, options_of(0, 2, "127.0.0.1:" + port), std::vector<std::size_t>{3, 4});
@@ -55,7 +55,7 @@ TEST_F(meeting_crowd, as_many_as_the_job_has_are_challenged_at_once) {
 }
 
 // Nor do any number of visitors that say nothing take its place.
-TEST_F(meeting_crowd, a_challenged_visitor_outstays_a_crowd) {
+TEST_F(meeting_crowd, a_challenged_process_keeps_its_place_among_silent_connections) {
   const secret_file secret(kSecret);
   const auto port = free_port();
   auto options = options_of(0, 2, "127.0.0.1:" + port);
@@ -88,7 +88,7 @@ void forward(int one, int other) {
 }
 
 // A rank that was cut off, as rank 0 does where strangers crowd its port, comes again.
-TEST_F(meeting_crowd, a_rank_that_is_cut_off_comes_again) {
+TEST_F(meeting_crowd, a_disconnected_rank_reconnects) {
   const secret_file secret(kSecret);
   const auto port = free_port(), front_port = free_port();
   const int front = socket(AF_INET, SOCK_STREAM, 0);
@@ -110,7 +110,7 @@ TEST_F(meeting_crowd, a_rank_that_is_cut_off_comes_again) {
 }
 
 // Connections that say nothing do not keep their places while rank 0 waits for the others.
-TEST_F(meeting_crowd, a_visitor_that_says_nothing_is_cut_off) {
+TEST_F(meeting_crowd, a_silent_connection_is_closed) {
   const auto port = free_port();
   auto first =
       std::async(std::launch::async, be_rank, options_of(0, 2, "127.0.0.1:" + port), std::vector<std::size_t>{3, 4});

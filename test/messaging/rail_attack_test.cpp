@@ -198,7 +198,7 @@ TEST(lying_rail, acknowledgements_ahead_free_no_room) {
             0);
 }
 
-TEST(lying_rail, answers_that_nobody_takes_are_bounded) {
+TEST(lying_rail, unread_acknowledgements_are_bounded) {
   EXPECT_EQ(in_process([](rig& both) {
               constexpr std::size_t kPings = 60'000;
               both.say(0, kPing, 0);

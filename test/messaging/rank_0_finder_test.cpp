@@ -104,7 +104,7 @@ TEST(rank_0_finder, a_new_process_of_rank_0_learns_that_it_has_come_back) {
   EXPECT_EQ(served, 2);
 }
 
-TEST(rank_0_finder, whom_one_has_lost_is_lost_to_all) {
+TEST(rank_0_finder, a_rank_lost_by_one_survivor_is_lost_to_all) {
   const auto place = "127.0.0.1:" + free_port();
   auto all = meet_three(place);
   ASSERT_TRUE(all[0] && all[1] && all[2]);
@@ -125,7 +125,7 @@ TEST(rank_0_finder, whom_one_has_lost_is_lost_to_all) {
 }
 
 // A survivor that leaves as it is welcomed lives: it is waited for once more, and not counted as gone.
-TEST(rank_0_finder, who_leaves_at_the_welcome_is_gathered_again) {
+TEST(rank_0_finder, a_rank_that_leaves_during_the_welcome_rejoins) {
   const auto place = "127.0.0.1:" + free_port();
   auto all = meet_three(place);
   ASSERT_TRUE(all[0] && all[1] && all[2]);
@@ -156,7 +156,7 @@ TEST(rank_0_finder, who_leaves_at_the_welcome_is_gathered_again) {
 }
 
 // Nor does rank 0 hear of it as of a process that asks.
-TEST(rank_0_finder, a_living_rank_0_turns_away_who_takes_it_for_lost) {
+TEST(rank_0_finder, a_living_rank_0_rejects_survivor_claims) {
   const auto place = "127.0.0.1:" + free_port();
   auto all = meet_three(place);
   ASSERT_TRUE(all[0] && all[1] && all[2]);
@@ -177,7 +177,7 @@ TEST(rank_0_finder, a_living_rank_0_turns_away_who_takes_it_for_lost) {
   EXPECT_FALSE(all[1]->rank_0()->is_finding_rank_0());
 }
 
-TEST(rank_0_finder, a_new_rank_0_names_those_that_do_not_come) {
+TEST(rank_0_finder, a_new_rank_0_names_missing_ranks) {
   const auto place = "127.0.0.1:" + free_port();
   auto all = meet_three(place);
   ASSERT_TRUE(all[0] && all[1] && all[2]);

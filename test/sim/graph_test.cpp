@@ -223,7 +223,7 @@ TEST_F(Graphs, CaptureInfoShowsTheGraphAndWhatTheNextNodeFollows) {
   CU_OK(cuGraphExecDestroy(exec));
 }
 
-TEST_F(Graphs, WhatACaptureCannotBearIsRefusedAndSpoilsIt) {
+TEST_F(Graphs, UnsupportedCallsInvalidateTheCapture) {
   const std::pair<const char*, result_t> cases[] = {
       {"synchronize", error_code::stream_capture_unsupported},
       {"query", error_code::stream_capture_unsupported},

@@ -111,7 +111,7 @@ TEST_F(Kernels, APollingKernelIsAnsweredByTheCpu) {
 }
 
 // Where other threads want the CPU, a block that gave it away between its loads would take seconds to read 256 KiB.
-TEST_F(Kernels, WhoReadsThroughMemoryKeepsItsCpuAndWhoPollsGivesItAway) {
+TEST_F(Kernels, OnlyPollingBlocksYieldTheirCpu) {
   constexpr std::uint64_t kWords = 20'000;
   for (const unsigned threads : {1u, 16u}) {
     const device_ptr sum = allocate(4), words = allocate(4 * kWords);
@@ -271,7 +271,7 @@ TEST_F(Kernels, ModulesRefuseWhatIsNotForThisCpu) {
   CU_FAILS(invalid_handle, cuModuleUnload(module_));
 }
 
-TEST_F(Kernels, UnloadingWaitsForNobodyAndBreaksNothing) {
+TEST_F(Kernels, UnloadingDoesNotWaitOrBreakRunningKernels) {
   const device_ptr counter = allocate(4);
   CU_OK(cuMemsetD32_v2(counter, 0, 1));
   for (int i = 0; i < 10; ++i) {

@@ -49,7 +49,7 @@ TEST_F(Streams, WorkIsQueuedAndRunsInOrder) {
   EXPECT_EQ(now, 0x55555555u);
 }
 
-TEST_F(Streams, TheLegacyStreamStandsInTheWayOfBlockingStreamsOnly) {
+TEST_F(Streams, TheLegacyStreamBlocksOnlyBlockingStreams) {
   const device_ptr a = allocate(8);
   CU_OK(cuMemsetD32_v2(a, 5, 2));
   stream_t other = nullptr;

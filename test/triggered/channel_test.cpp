@@ -62,7 +62,7 @@ TEST_P(channels, what_was_put_outlives_the_peer) {
           0),
       0);
 }
-TEST_P(channels, what_a_closed_peer_will_not_do_lets_streams_go) {
+TEST_P(channels, a_closed_peer_releases_waiting_streams) {
   for (const bool is_wait : {true, false})
     EXPECT_EQ(run([is_wait, kind = kind()](const rank_session& session) {
                 return what_never_comes_is_let_go(session, kind, is_wait);
@@ -70,7 +70,7 @@ TEST_P(channels, what_a_closed_peer_will_not_do_lets_streams_go) {
               0);
 }
 
-TEST_P(channels, a_stuck_wait_is_let_go_after_its_time) {
+TEST_P(channels, a_stuck_wait_is_released_after_its_timeout) {
   EXPECT_EQ(run([kind = kind()](const rank_session& session) {
               two_ends ends;
               auto options = options_for(kind);
@@ -111,7 +111,7 @@ TEST_P(channels, cancel_lets_both_ends_go) {
             0);
 }
 
-TEST_P(channels, death_of_the_peer_lets_its_waiters_go) {
+TEST_P(channels, death_of_the_peer_releases_its_waiters) {
   EXPECT_EQ(run(
                 [kind = kind()](const rank_session& session) {
                   two_ends ends;

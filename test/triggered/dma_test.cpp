@@ -231,7 +231,7 @@ TEST(dma, a_ring_that_the_gpu_ends_is_an_error_of_both_ends) {
 }
 
 // Memory is given to who knows the secret, and only what was asked for by its number.
-TEST(fd_memory_server, refuses_strangers_and_unknown_numbers) {
+TEST(fd_memory_server, refuses_other_users_and_unknown_numbers) {
   auto made = fd_memory_server::open([](std::uint32_t number) -> result<fd_memory> {
     return failure{EINVAL, "window " + std::to_string(number) + " is no longer exposed"};
   });
@@ -248,7 +248,7 @@ TEST(fd_memory_server, refuses_strangers_and_unknown_numbers) {
   EXPECT_EQ(fd_memory_server::fetch(name, 12, kTimeout).code(), ECONNREFUSED);
 }
 
-TEST(fd_memory_server, who_connects_and_asks_nothing_holds_nobody_up) {
+TEST(fd_memory_server, a_silent_connection_delays_no_other) {
   auto made = fd_memory_server::open([](std::uint32_t) -> result<fd_memory> { return failure{EINVAL, "known"}; });
   ASSERT_TRUE(made) << made.error().message;
   const auto name = (*made)->own_name();

@@ -136,7 +136,7 @@ TEST(waiter, without_the_second_check_a_wake_is_lost) {
   EXPECT_GT(explore({mutant, real_queue}).stuck, 0u);
 }
 
-TEST(waiter, without_asking_a_wake_is_lost_only_where_the_waiter_relies_on_it) {
+TEST(waiter, without_the_sleep_check_a_wake_is_lost) {
   const auto mutant = [](queue_step done, bool) {
     return done == queue_step::publish ? queue_step::ring : queue_step::leave;
   };
@@ -154,7 +154,7 @@ TEST(waiter, counting_what_is_not_armed_as_armed_loses_a_wake) {
   EXPECT_GT(explore({real_sleep, real_queue, false, true}).stuck, 0u);
 }
 
-TEST(sleep_planner, naps_until_shortly_before_the_next_is_due) {
+TEST(sleep_planner, sleeps_until_shortly_before_the_next_event) {
   sleep_planner planner;
   std::uint64_t now = 1'000'000;
   planner.moved(now);
@@ -168,7 +168,7 @@ TEST(sleep_planner, naps_until_shortly_before_the_next_is_due) {
   EXPECT_TRUE(planner.is_still(now + sleep_planner::kStillNs));
 }
 
-TEST(sleep_planner, a_nap_is_never_longer_than_the_bound) {
+TEST(sleep_planner, a_sleep_is_never_longer_than_the_bound) {
   sleep_planner planner;
   std::uint64_t now = 1'000'000;
   planner.moved(now);
@@ -177,7 +177,7 @@ TEST(sleep_planner, a_nap_is_never_longer_than_the_bound) {
     EXPECT_LE(planner.sleep_ns(now + elapsed_ns), sleep_planner::kMaxSleepNs);
 }
 
-TEST(sleep_planner, naps_that_end_late_are_shorter_or_not_at_all) {
+TEST(sleep_planner, late_wake_ups_shorten_or_skip_sleeps) {
   sleep_planner planner;
   std::uint64_t now = 1'000'000;
   planner.moved(now);
@@ -218,7 +218,7 @@ double round_trip_ns(std::uint64_t hop_ns, std::uint64_t late_ns) {
 }
 
 // The figure that decides about economy mode: not more than a tenth slower than awake, whatever the round takes.
-TEST(sleep_planner, two_sides_that_nap_lose_at_most_a_tenth) {
+TEST(sleep_planner, two_sleeping_sides_lose_at_most_a_tenth) {
   for (const std::uint64_t hop : {8'000u, 12'000u, 20'000u, 30'000u, 60'000u, 100'000u, 300'000u, 1'000'000u})
     for (const std::uint64_t late : {1'000u, 10'000u, 60'000u}) {
       const double taken = round_trip_ns(hop, late), awake = 2 * (static_cast<double>(hop) + 300);

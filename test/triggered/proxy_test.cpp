@@ -261,7 +261,7 @@ TEST(proxy, what_was_put_outlives_the_peers_end) {
                     dies ? 0 : -1),
                 0);
 }
-TEST(proxy, what_a_closed_peer_will_not_do_lets_streams_go) {
+TEST(proxy, a_closed_peer_releases_waiting_streams) {
   for (const bool is_wait : {true, false})
     for (const auto& options : {context_options{}, over_network()})
       EXPECT_EQ(run_streams(2, gpus::one_each, options,
@@ -273,7 +273,7 @@ TEST(proxy, what_a_closed_peer_will_not_do_lets_streams_go) {
 
 // ---- Errors
 
-TEST(proxy, a_stuck_wait_is_let_go_after_its_time) {
+TEST(proxy, a_stuck_wait_is_released_after_its_timeout) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
                         [](const rank_session& session) {
                           proxy_ends ends;
@@ -315,7 +315,7 @@ TEST(proxy, cancel_lets_every_wait_go) {
       0);
 }
 
-TEST(proxy, death_of_the_peer_lets_its_waiters_go) {
+TEST(proxy, death_of_the_peer_releases_its_waiters) {
   for (const auto& options : {context_options{}, over_network(), economy()})
     EXPECT_EQ(run_streams(
                   2, gpus::one_each, options,

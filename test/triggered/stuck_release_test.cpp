@@ -12,7 +12,7 @@ struct unmapped : testing::Test {
   const with_variable set{"PEERLANE_BACKEND", "gdrdrv"};
 };
 
-TEST_F(unmapped, a_stuck_wait_is_let_go_after_its_time) {
+TEST_F(unmapped, a_stuck_wait_is_released_after_its_timeout) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
                         [](const rank_session& session) {
                           CHECK(!session.streams->query().has_cpu_mapping && session.streams->query().can_release);

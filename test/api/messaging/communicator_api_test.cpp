@@ -569,7 +569,7 @@ int hear_of_failures(communicator& job) {
   CHECK(peerlane_comm_close(handle) == 0 && peerlane_op_wait(&last, 0, nullptr) == EINVAL);
   return 0;
 }
-TEST(communicator_api, who_asks_is_told_of_failures) { EXPECT_EQ(run_job(3, hear_of_failures), 0); }
+TEST(communicator_api, failures_are_reported_to_waiters) { EXPECT_EQ(run_job(3, hear_of_failures), 0); }
 
 // Four ranks of which two share a CPU policy; what a job may set for itself.
 int check_plan(communicator& job) {

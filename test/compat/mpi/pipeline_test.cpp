@@ -217,7 +217,7 @@ void expect_ways(unsigned seed, std::uint64_t time_limit_ns, const std::vector<d
 TEST(MpiPipeline, AnOfferThatNobodyTakesIsWithdrawn) { expect_ways(6, 0, {direct_state::withdrawn, direct_state::none}); }
 
 // A receiver that has taken an offer before is offered the next message, too.
-TEST(MpiPipeline, OneOfferInVainToABusyReceiverEndsNothing) {
+TEST(MpiPipeline, AWithdrawnOfferDoesNotStopLaterOnes) {
   expect_ways(7, 1'000'000'000, {direct_state::done, direct_state::withdrawn, direct_state::done});
 }
 
@@ -372,7 +372,7 @@ TEST(MpiPipeline, DataThatCannotBeReadEndsTheReceive) {
 }
 
 // The receiver dies, or stops for ever, before it takes anything: the send ends. To a dead one nothing more is begun.
-TEST(MpiPipeline, AReceiverThatDiesKeepsNobody) {
+TEST(MpiPipeline, ADeadReceiverDoesNotBlockTheSender) {
   for (const int last : {SIGKILL, SIGSTOP}) {
     const auto job = own_job();
     child receiver([&](int pipe) {
@@ -435,7 +435,7 @@ TEST(MpiPipeline, TheNextMessagesUseTheSameMemory) {
   EXPECT_EQ(sender.end(), 0);
 }
 
-TEST(MpiPipeline, AHeaderOfNobodyIsAnError) {
+TEST(MpiPipeline, AHeaderFromAnUnknownSenderIsAnError) {
   const auto job = own_job();
   auto peers = open_as(job, 0);
   child sender([&](int pipe) { return send_device_bytes(job, pipe, 4); });
@@ -517,7 +517,7 @@ TEST(MpiPipeline, StrangersDoNotDisturb) {
 }
 
 // So many that the socket takes no more: a sender goes the other way, and after the receiver has looked this one again.
-TEST(MpiPipeline, AFloodOfStrangersCostsThePipelineAtMost) {
+TEST(MpiPipeline, AConnectionFloodOnlyDisablesThePipeline) {
   const auto job = own_job();
   auto peers = open_as(job, 0);
   auto own = open_as(job, 1);
@@ -563,7 +563,7 @@ TEST(MpiPipeline, AnotherUsersSocketIsNotTrusted) {
   EXPECT_FALSE(own->begin(0, 5, kBytes));
 }
 
-TEST(MpiPipeline, WithoutDescriptorsMessagesGoTheOtherWay) {
+TEST(MpiPipeline, WithoutDescriptorsMessagesAreStaged) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizer opens a pipe to look at an object, and calls the object invalid if it cannot";
 #endif

@@ -63,7 +63,7 @@ TEST_F(NixlBackend, MovesBetweenAgentsOfOneProcess) {
 }
 
 // With a seed (nixl_late_bytes) the simulated engine's words overtake bytes that are not flushed.
-TEST_F(NixlBackend, WhatIsDoneIsThere) {
+TEST_F(NixlBackend, CompletedTransfersHaveAllTheirBytes) {
   const agent one("one");
   const device_buffer first(kBytes), second(kBytes);
   std::vector<unsigned char> host(kBytes);
@@ -159,7 +159,7 @@ TEST_F(NixlBackend, ShortWritesChangeTheirBytesAlone) {
   two.engine->deregister_mem(other.own);
 }
 
-TEST_F(NixlBackend, WhatIsDeregisteredLeavesNothingBehind) {
+TEST_F(NixlBackend, DeregistrationReleasesEverything) {
   const agent one("one");
   const device_buffer device(kBytes);
   std::vector<unsigned char> host(kBytes);
@@ -366,7 +366,7 @@ TEST_F(NixlBackend, AnAgentThatEndsIsAnError) {
 
 // ---- Strangers
 
-TEST_F(NixlBackend, StrangersGetNothing) {
+TEST_F(NixlBackend, UnauthenticatedProcessesGetNothing) {
   const agent one("one");
   const device_buffer device(kBytes);
   agent::registered own;
@@ -411,7 +411,7 @@ TEST_F(NixlBackend, StrangersGetNothing) {
 }
 
 // Half a greeting, and a thousand connections without one, hold up nobody.
-TEST_F(NixlBackend, StrangersHoldUpNobody) {
+TEST_F(NixlBackend, UnauthenticatedConnectionsDelayNothing) {
   const agent one("one");
   std::vector<std::unique_ptr<stranger>> many;
   for (std::size_t i = 0; i < 100; ++i) many.push_back(std::make_unique<stranger>(one));
@@ -429,7 +429,7 @@ TEST_F(NixlBackend, StrangersHoldUpNobody) {
 }
 
 // An agent's metadata says which process it is in: a stranger may say ours.
-TEST_F(NixlBackend, HostMemoryIsOursByTheKernelsWordOnly) {
+TEST_F(NixlBackend, HostMemoryOfTheSameProcessIsConfirmedByTheKernel) {
   const agent one("one");
   std::string info;
   one.engine->get_conn_info(info);
@@ -525,7 +525,7 @@ TEST_F(NixlBackend, AForkedChildEndsAndUsesNothingOfIt) {
   two.engine->deregister_mem(other.own);
 }
 
-TEST_F(NixlBackend, AnAgentAsksForWhatItMay) {
+TEST_F(NixlBackend, AnAgentReachesOnlyRegisteredMemory) {
   const agent one("one");
   std::vector<unsigned char> bytes(kBytes, 7);
   agent::registered own;

@@ -81,7 +81,7 @@ TEST(NixlCpuMoves, TellOfAProcessThatHasEnded) {
   }
 }
 
-TEST(NixlCpuMoves, TellOfMemoryThatIsNotThere) {
+TEST(NixlCpuMoves, ReportUnmappedMemory) {
   nixl::cpu_mover mover;
   bytes_t destination(1 << 20);
   nixl::cpu_list list;

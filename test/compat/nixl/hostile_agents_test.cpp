@@ -50,7 +50,7 @@ void expect_service(const agent& one, const char* occasion) {
   EXPECT_LT(std::chrono::steady_clock::now() - began, 4s) << occasion;
 }
 
-TEST_F(NixlHostileAgents, AgentsThatStopInTheMiddleHoldUpNobody) {
+TEST_F(NixlHostileAgents, StoppedAgentsDelayNothing) {
   const agent one("one");
   const friendly half_head(one, "two"), half_payload(one, "three"), half_offer(one, "four");
   ASSERT_EQ(write(half_head.socket.get(), "PLN", 3), 3);
@@ -70,7 +70,7 @@ TEST_F(NixlHostileAgents, AgentsThatStopInTheMiddleHoldUpNobody) {
   EXPECT_EQ(one.heard(), (abi::notifications{{"three", "part" + rest}}));
 }
 
-TEST_F(NixlHostileAgents, AnswersThatNobodyTakesHoldUpNobodyAndHaveALimit) {
+TEST_F(NixlHostileAgents, UnreadRepliesAreBoundedAndDelayNothing) {
   const agent one("one");
   const friendly asker(one, "two");
   const std::string question = nixl::encode_message(nixl::message::want_memory, 4711, 0, {});
@@ -105,7 +105,7 @@ TEST_F(NixlHostileAgents, ALengthTakesNoMemory) {
   EXPECT_LT(resident() - std::min(before, resident()), std::uint64_t{200} << 20);
 }
 
-TEST_F(NixlHostileAgents, NotificationsThatNobodyTakesHaveALimit) {
+TEST_F(NixlHostileAgents, UnreadNotificationsAreBounded) {
   const agent one("one");
   const friendly talker(one, "two");
   const std::string note = nixl::encode_message(nixl::message::notify, 0, 0, nixl::text_bytes(std::string(1 << 20, 'n')));
@@ -220,7 +220,7 @@ class chatterer {
   const knowledge known_;
 };
 
-TEST_F(NixlHostileAgents, WhatTheySayAtRandomHurtsNobody) {
+TEST_F(NixlHostileAgents, RandomMessagesDoNoHarm) {
   const agent one("one");
   const device_buffer device(kBytes), theirs(kBytes);
   // The registered part has neighbours that are not.

@@ -222,7 +222,7 @@ TEST_F(cluster_api, ManyAtOnceEndInEveryWayWhileAServerGoes) {
   EXPECT_NE(std::string(peerlane_store_last_error()).find("item 5"), std::string::npos);
 }
 
-TEST_F(cluster_api, WhatNobodyCanTakeWaitsForServersToComeBack) {
+TEST_F(cluster_api, PutsWaitUntilServersReturn) {
   const auto value = random_value(100, 1);
   rig_->stop_together({"a", "b", "c"});
   auto later = store_->begin_put(pool_, "k", value);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr unsigned kUnit = 5;
 
-TEST(peer_links, WithoutAThreadTheCallerIsToldAndTheNextCallTriesAgain) {
+TEST(peer_links, AMissingThreadIsReportedAndTheNextCallRetries) {
   peer_links links(store_client::address{}, 1000);
   const peer_name peer{"x", "127.0.0.1:1", 5};
   std::atomic<int> first{0}, second{0};
@@ -54,7 +54,7 @@ class catch_up_here : public testing::Test {
   std::unique_ptr<store::engine> engine_;
 };
 
-TEST_F(catch_up_here, WithoutAThreadItIsLoggedAndTheNextLookTriesAgain) {
+TEST_F(catch_up_here, AMissingThreadIsLoggedAndTheNextCheckRetries) {
   std::mutex lock;
   std::vector<std::string> said;
   const cluster_pools pools(*engine_);

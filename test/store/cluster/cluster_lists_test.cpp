@@ -91,7 +91,7 @@ TEST_F(cluster_lists, AnOldMapMissesNoKeys) {
   EXPECT_EQ(keys_of(*second, *same), std::set<std::string>());
 }
 
-TEST_F(cluster_lists, AServerThatIsGoneIsWaitedFor) {
+TEST_F(cluster_lists, WaitForAServerThatIsAway) {
   cluster_rig rig;
   for (const char* name : {"a", "b", "c"}) rig.start(name);
   ASSERT_TRUE(rig.settled({"a", "b", "c"}));
@@ -119,7 +119,7 @@ TEST_F(cluster_lists, AServerThatIsGoneIsWaitedFor) {
 }
 
 // Each would cost two seconds and more of every attempt.
-TEST_F(cluster_lists, CallsEndInTimeBesideServersThatDoNotAnswer) {
+TEST_F(cluster_lists, CallsKeepTheirTimeoutWhileServersDoNotAnswer) {
   cluster_rig rig;
   rig.start("a");
   ASSERT_TRUE(rig.settled({"a"}));

@@ -89,7 +89,7 @@ TEST_F(cluster_quotas, BoundWhatAllServersHoldTogether) {
 }
 
 // A server that is away holds what it said last; one that starts knows what the others hold before it takes anything.
-TEST_F(cluster_quotas, CountServersThatAreAwayAndThoseThatStart) {
+TEST_F(cluster_quotas, IncludeServersThatAreAwayOrStarting) {
   const auto all = rig_.open();
   const auto pool = rig_.make_pool(*all, "p", 1);
   int errors = 0;

@@ -40,7 +40,7 @@ std::string read_back(router& cluster, std::uint32_t pool, const std::string& ke
 
 // Each server counts what lies on it for the principal that put it, also what came as a copy, and what a server was filled
 // with that has lost its disk.
-TEST_F(cluster_servers, CopiesCountForWhoPutThem) {
+TEST_F(cluster_servers, CopiesCountForThePrincipalThatPutThem) {
   cluster_rig rig;
   rig.quotas = {"* bytes=1M keys=40"};  // clients of this host come by the socket
   for (const char* name : {"a", "b"}) rig.start(name);
@@ -74,7 +74,7 @@ TEST_F(cluster_servers, CopiesCountForWhoPutThem) {
   EXPECT_EQ(rig.server("b").server().engine().list_owners().size(), 1u);
 }
 
-TEST_F(cluster_servers, KeysAreWhereTheMapSaysAndOthersSayWhoHasThem) {
+TEST_F(cluster_servers, KeysFollowTheMapAndOtherServersNameTheOwner) {
   cluster_rig rig;
   for (const char* name : {"a", "b", "c"}) rig.start(name);
   ASSERT_TRUE(rig.settled({"a", "b", "c"}));
@@ -175,7 +175,7 @@ TEST_F(cluster_servers, NothingIsLostWhileServersComeAndGo) {
   }
 }
 
-TEST_F(cluster_servers, ADamagedValueIsTakenFromAnotherCopyAndHealed) {
+TEST_F(cluster_servers, ADamagedValueIsRepairedFromAnotherCopy) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);
   ASSERT_TRUE(rig.settled({"a", "b"}));
@@ -211,7 +211,7 @@ TEST_F(cluster_servers, ADamagedValueIsTakenFromAnotherCopyAndHealed) {
   other.close_session(owner);
 }
 
-TEST_F(cluster_servers, APutThatWasUndoneIsDoneWhenItComesAgain) {
+TEST_F(cluster_servers, ARolledBackPutIsAppliedWhenRetried) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);
   ASSERT_TRUE(rig.settled({"a", "b"}));
@@ -247,7 +247,7 @@ TEST_F(cluster_servers, APutThatWasUndoneIsDoneWhenItComesAgain) {
 }
 
 // A client whose answers were lost asks again, and other servers have the keys by then, which were filled since.
-TEST_F(cluster_servers, ARequestThatComesAgainIsAnsweredByAServerThatWasFilledSince) {
+TEST_F(cluster_servers, ARetriedRequestGetsItsResultFromAServerFilledMeanwhile) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);
   ASSERT_TRUE(rig.settled({"a", "b"}));
@@ -332,7 +332,7 @@ TEST_F(cluster_servers, ARequestThatComesAgainIsAnsweredByAServerThatWasFilledSi
 
 // A server that is still filled has been told of a put that the server which tells it then loses: when the next one fills
 // it, it forgets that, or it would answer as done what nobody has.
-TEST_F(cluster_servers, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
+TEST_F(cluster_servers, ACopyForgetsResultsOfRolledBackPuts) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);
   ASSERT_TRUE(rig.settled({"a", "b"}));
@@ -402,7 +402,7 @@ TEST_F(cluster_servers, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
 }
 
 // Changes that a primary sent on one connection before it began to fill the copy on another one.
-TEST_F(cluster_servers, WhatWasSentBeforeACopyWasFilledIsRefusedBehindThat) {
+TEST_F(cluster_servers, ChangesSentBeforeCatchUpAreRefusedAfterIt) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);
   ASSERT_TRUE(rig.settled({"a", "b"}));
@@ -442,7 +442,7 @@ TEST_F(cluster_servers, WhatWasSentBeforeACopyWasFilledIsRefusedBehindThat) {
   EXPECT_EQ(earlier->run(gone).status, ECONNABORTED);
 }
 
-TEST_F(cluster_servers, WithoutEtcdNobodyServesAndAfterwardsAllIsThere) {
+TEST_F(cluster_servers, WithoutEtcdServingStopsAndNothingIsLost) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);
   ASSERT_TRUE(rig.settled({"a", "b"}));

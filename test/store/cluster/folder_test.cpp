@@ -73,7 +73,7 @@ class cluster_folder : public testing::Test {
   std::optional<std::uint64_t> lone_of_a, lone_of_b;
 };
 
-TEST_F(cluster_folder, AnEmptyDiskIsNotTakenForTheTruthAndIsFilled) {
+TEST_F(cluster_folder, AnEmptyDiskIsFilledFromCompleteCopies) {
   rig->stop_together({"a", "b"});
   std::filesystem::remove_all(rig->folder("a"));
   rig->start("a");
@@ -115,7 +115,7 @@ TEST_F(cluster_folder, AnEmptyDiskIsNotTakenForTheTruthAndIsFilled) {
 
 // One server at a time comes from a release that writes maps without the cluster's number: nobody makes one up as long as
 // such a server is there, and then all take the same.
-TEST_F(cluster_folder, AClusterOfAnEarlierReleaseGetsItsNumberWhenAllHaveChanged) {
+TEST_F(cluster_folder, AnOlderClusterGetsItsNumberOnceAllServersAreUpgraded) {
   const auto& etcd = rig->etcd().client();
   const std::string prefix = store_cluster::cluster_prefix("default"), member = prefix + "member/old";
   const auto write_as_earlier = [&](bool is_there) {
@@ -197,7 +197,7 @@ TEST_F(cluster_folder, TheRightDiskTakesUpItsPlaceAgain) {
   EXPECT_EQ(get(*all, "lone", *lone_of_b).status, 0);
 }
 
-TEST_F(cluster_folder, AMapFromBeforeIdentitiesTakesTheFolderThatHasTheClustersPools) {
+TEST_F(cluster_folder, AMapWithoutIdentitiesAcceptsAFolderWithTheClustersPools) {
   rig->stop_together({"a", "b"});
   const auto forget_identities = [&] {
     auto view = now();

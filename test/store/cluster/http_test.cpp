@@ -178,7 +178,7 @@ TEST(http_client, ThreadsHaveAConnectionEachAndFewAreKept) {
   EXPECT_LT(server.connections, 160);
 }
 
-TEST(http_client, AConnectionThatTheServerClosedIsMadeAnew) {
+TEST(http_client, AConnectionClosedByTheServerIsReopened) {
   // Announced; not announced, before the next request; and when that has come, without a word of an answer.
   for (const char* const text : {"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}", ""}) {
     small_server server([&](int, int request) { return request == 0 && *text == 0 ? plain("{}") : std::string(text); });
@@ -191,7 +191,7 @@ TEST(http_client, AConnectionThatTheServerClosedIsMadeAnew) {
   }
 }
 
-TEST(http_client, AnAnswerThatBreaksOffIsNotAskedForAgain) {
+TEST(http_client, ATruncatedResponseIsNotRetried) {
   small_server server([](int, int request) {
     return request == 0 ? plain("{}") : std::string("HTTP/1.1 200 OK\r\nX: close\r\nContent-Length: 9\r\n\r\nhalf");
   });

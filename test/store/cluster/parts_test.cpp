@@ -194,7 +194,7 @@ TEST(plan, WhereNoPoolIsNothingCanBeMissing) {
   EXPECT_EQ(map.units[300].copies, std::vector<std::string>{"a#disk-of-a"});
 }
 
-TEST(plan, AMapFromBeforeIdentitiesBelievesAFolderThatHasItsPools) {
+TEST(plan, AMapWithoutIdentitiesAcceptsAFolderWithItsPools) {
   auto map = map_of({"a", "b"});
   map.units[0].copies = {"a"};
   map.servers["a"].folder.clear();
@@ -267,7 +267,7 @@ TEST(plan, AnyMixOfDeathsAndReturnsKeepsACompleteCopy) {
   }
 }
 
-TEST(key_serializer, GiveTurnsInOrderAndLetReadersGoBehind) {
+TEST(key_serializer, GrantsInOrderAndRunsReadersAfterwards) {
   key_serializer serializer;
   std::string order;
   ASSERT_TRUE(serializer.try_take("k"));

@@ -80,7 +80,7 @@ class replicator_ends : public testing::Test {
   std::atomic<int> outcome_{0};  // number of servers, or the error below zero
 };
 
-TEST_F(replicator_ends, WithoutACopyThatFailsWhileItIsFilled) {
+TEST_F(replicator_ends, IgnoresACopyThatFailsDuringCatchUp) {
   const auto now = view(10, {"me"}, {"x"});
   copies_->act_by(now, true, 1);
   const auto number = copies_->begin_catch_up(kUnit, "x");
@@ -97,7 +97,7 @@ TEST_F(replicator_ends, WithoutACopyThatFailsWhileItIsFilled) {
   EXPECT_TRUE(copies_->promise(kUnit, "x", other, 10));
 }
 
-TEST_F(replicator_ends, NotWhileTheMapMaySayThatTheCopyIsComplete) {
+TEST_F(replicator_ends, WaitsWhileTheMapMayListTheCopyAsComplete) {
   const auto now = view(10, {"me"}, {"x"});
   copies_->act_by(now, true, 1);
   ASSERT_TRUE(copies_->promise(kUnit, "x", copies_->begin_catch_up(kUnit, "x"), 10));
@@ -107,7 +107,7 @@ TEST_F(replicator_ends, NotWhileTheMapMaySayThatTheCopyIsComplete) {
   EXPECT_EQ(tried(view(12, {"me"}, {})), 1) << "it was voted out";
 }
 
-TEST_F(replicator_ends, AsBeforeOnceTheMapHasChangedOtherwise) {
+TEST_F(replicator_ends, RetriesOnceAnotherMapChangeCameFirst) {
   copies_->act_by(view(10, {"me"}, {"x"}), true, 1);
   ASSERT_TRUE(copies_->promise(kUnit, "x", copies_->begin_catch_up(kUnit, "x"), 10));
   spread();

@@ -87,7 +87,7 @@ TEST_F(Cache, UsedValuesOutliveAScan) {
   EXPECT_EQ(present(pool, 50, 10'000), 50);
 }
 
-TEST_F(Cache, FullOfCacheTheStoreRefusesNobody) {
+TEST_F(Cache, AStoreFullOfCacheStillAcceptsPuts) {
   const pool_id cache = make_cache("cache", {.memory_bytes = 16 * kMiB});
   const pool_id other = make_pool("volatile", durability::volatile_);
   fill(cache, 0, 4000, 2000);

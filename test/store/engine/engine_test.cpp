@@ -206,7 +206,7 @@ TEST_F(EarlyWrites, AreTheCommittedValue) {
   expect_sound();
 }
 
-TEST_F(EarlyWrites, ThatStopComingGoTheUsualWay) {
+TEST_F(EarlyWrites, ThatStallAreWrittenAtTheCommit) {
   come(0, kStep);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   // Others are not kept waiting, whatever comes of this one.
@@ -235,7 +235,7 @@ TEST_F(EarlyWrites, LeaveNothingBehindWhenTheyAreGivenUp) {
   EXPECT_TRUE(store_->read_only_reason().empty());
 }
 
-TEST_F(EarlyWrites, MayTurnOutOtherThanForeseen) {
+TEST_F(EarlyWrites, MayBecomeUnneededAtTheCommit) {
   come(0, 5 * kStep);
   commit();  // the checksum is made here
   begin();

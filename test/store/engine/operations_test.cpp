@@ -319,7 +319,7 @@ TEST_F(Operations, RequestsOfAGroupAreKnownToAStoreThatIsToldOfThem) {
 }
 
 // A store that is told what requests did at another one. This one plays both: it forgets what it did, and is told of it.
-class Told : public Operations {
+class CatchUpResults : public Operations {
  protected:
   static bool all(std::uint16_t) { return true; }
   std::string what_is_known() {
@@ -336,7 +336,7 @@ class Told : public Operations {
 };
 
 // The change is under way to the store when that is told of it.
-TEST_F(Told, ACopyOfWhatWasToldIsStillDone) {
+TEST_F(CatchUpResults, AReplicatedChangeIsAppliedAfterItsCatchUpResult) {
   std::uint64_t client = 100;
   for (const durability level : {durability::durable, durability::volatile_})
     for (const bool reopened : {false, true}) {
@@ -379,7 +379,7 @@ TEST_F(Told, ACopyOfWhatWasToldIsStillDone) {
 }
 
 // The comparison of keys was faster than the copy: it changes nothing, and the client gets the first store's answer.
-TEST_F(Told, ACopyThatComesLateKeepsTheFirstAnswer) {
+TEST_F(CatchUpResults, ALateCopyKeepsTheFirstResult) {
   ASSERT_TRUE(store_->put(pool_, "k", as_bytes("old")));
   const auto gone = store_->erase(pool_, "k", {.request = {7, 5, 1}});
   ASSERT_TRUE(gone);
@@ -395,7 +395,7 @@ TEST_F(Told, ACopyThatComesLateKeepsTheFirstAnswer) {
   EXPECT_EQ(again->version, gone->version);
 }
 
-TEST_F(Told, WhatIsToldTakesThePlaceOfNothingThatWasDone) {
+TEST_F(CatchUpResults, ACatchUpResultNeverReplacesAnAppliedOne) {
   ASSERT_TRUE(store_->put(pool_, "k", as_bytes("there"), {.request = {7, 5, 1}}));
   const std::string known = what_is_known();
   forget();
@@ -416,7 +416,7 @@ TEST_F(Told, WhatIsToldTakesThePlaceOfNothingThatWasDone) {
 }
 
 // The store that told it lost the change since, and the next one says nothing of it.
-TEST_F(Told, WhatWasToldIsForgottenWithTheRest) {
+TEST_F(CatchUpResults, CatchUpResultsAreForgottenWithTheirGroup) {
   for (const durability level : {durability::durable, durability::volatile_}) {
     const request_key request{static_cast<std::uint64_t>(level), 5, 1};
     ASSERT_TRUE(store_->put(pool_, "k", as_bytes("v"), {.level = level, .request = request}));
@@ -433,7 +433,7 @@ TEST_F(Told, WhatWasToldIsForgottenWithTheRest) {
 }
 
 // A store with two operations in one request, all or nothing, as one without.
-TEST_F(Told, ABatchIsAnsweredItemByItem) {
+TEST_F(CatchUpResults, ABatchHasAResultForEachItem) {
   const auto batch = [&] {
     std::vector<batch_operation> out(2);
     out[0].key = "a", out[0].value = as_bytes("1");

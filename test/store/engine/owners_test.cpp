@@ -480,7 +480,7 @@ std::uint32_t format_of(const std::string& folder) {
   return decode_format(**stored)->number;
 }
 
-TEST_F(Owners, AStoreWithoutThemStaysAsEarlierReleasesKnowIt) {
+TEST_F(Owners, AStoreWithoutOwnersKeepsTheEarlierFormat) {
   ASSERT_TRUE(put(0, "a", kSmall));
   ASSERT_TRUE(put(0, "b", kLarge));
   const std::string folder = options().directory;
@@ -549,7 +549,7 @@ TEST_F(Owners, BackupRestoreAndRepairKeepThem) {
   }
 }
 
-TEST_F(Owners, ANameThatIsLostIsSaidAndItsValuesAreSaved) {
+TEST_F(Owners, ALostNameIsReportedAndItsValuesAreKept) {
   ASSERT_TRUE(put(ann_, "a", kSmall));
   ASSERT_TRUE(put(ann_, "b", kLarge));
   store_.reset();

@@ -281,7 +281,7 @@ TEST(Record, NothingElseIsARecord) {
 }
 
 // As releases have written them: what they did themselves in layouts 1 (without a group) and 2, what they were told in 3.
-TEST(Record, OutcomesOfEarlierReleasesWereNotTold) {
+TEST(Record, OutcomesOfEarlierReleasesCountAsApplied) {
   using namespace std::string_literals;
   const std::string sequence = "\5\0\0\0\0\0\0\0"s, level = "\3"s, group = "\x8\0"s,
                     items = "\1\0"s + "\0\0\0\0"s + "\6\0\0\0\0\0\0\0"s + "\7\0\0\0"s;

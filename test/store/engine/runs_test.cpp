@@ -405,7 +405,7 @@ TEST_F(RunsOfCaches, KeepToTheirShare) {
   EXPECT_EQ(begin(cache, {{"long", pattern_bytes(101 * kBlockBytes, 1)}}).values[0].refusal.code, EFBIG);
 }
 
-TEST_F(RunsOfCaches, WatchersHearOfAKeysChangesInTheirOrder) {
+TEST_F(RunsOfCaches, WatchersSeeAKeysChangesInOrder) {
   std::vector<std::thread> writers;
   std::atomic<int> bad{0};
   for (unsigned w = 0; w < 3; ++w)

@@ -39,7 +39,7 @@ class Streams : public StoreTest {
   }
 };
 
-TEST_F(Streams, PutGetEraseAndAreThereAfterARestart) {
+TEST_F(Streams, PutGetAndEraseSurviveARestart) {
   const std::string expected = text(pattern_bytes(kLong, 1));
   const auto done = put_long("k", 1);
   ASSERT_TRUE(done) << done.error().message;

@@ -58,7 +58,7 @@ TEST_F(both_ends, AreTwoDirections) {
   EXPECT_EQ(read(*client, 100), "");
 }
 
-TEST_F(both_ends, TakeWhatThereIsRoomFor) {
+TEST_F(both_ends, AcceptOnlyWhatFits) {
   const std::string much(kRing + 1000, 'x');
   EXPECT_EQ(write(*client, much), kRing);
   EXPECT_EQ(write(*client, much), 0u);
@@ -121,7 +121,7 @@ TEST_F(both_ends, BytesComeInOrderAndWaitersAreWoken) {
   for (const int fd : {sockets[0], sockets[1], room[0], room[1]}) close(fd);
 }
 
-TEST_F(both_ends, NobodyIsToldToSleepOverWhatIsThere) {
+TEST_F(both_ends, ArmingFailsWhileThereIsDataOrSpace) {
   EXPECT_TRUE(server->arm(true, true) == false) << "there is room to write";
   EXPECT_TRUE(server->arm(true, false));
   EXPECT_EQ(write(*client, "x"), 1u);

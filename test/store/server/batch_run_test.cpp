@@ -136,7 +136,7 @@ TEST_P(BatchRuns, EndAsPutsInTheirOrderWould) {
 }
 
 // A condition that is not met is the reason, also where a quota would refuse the value; by every kind of put.
-TEST_P(BatchRuns, AConditionSaysMoreThanAQuota) {
+TEST_P(BatchRuns, AnUnmetConditionIsReportedBeforeAQuota) {
   for (const auto level : {durability::volatile_, durability::durable}) {
     const auto limited_pool = make_pool(*store_, std::string("quota of ") + name_of(level));
     for (const std::size_t bytes : {std::size_t{500}, std::size_t{60'000}, std::size_t{400'000}}) {

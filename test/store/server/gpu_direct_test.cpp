@@ -304,7 +304,7 @@ TEST_F(store_gpu_direct, BytesAreLimitedToo) {
   EXPECT_EQ(put_device("k", small.pointer(), 1 << 20).result.way, path::gpu_direct);
 }
 
-TEST_F(store_gpu_direct, ItSaysWhyItDoesNot) {
+TEST_F(store_gpu_direct, ReportsWhyItIsNotUsed) {
   rig_.config.gpu_direct = false;
   start_and_open();
   const test::device_buffer buffer(1 << 20);

@@ -166,7 +166,7 @@ TEST(store_history, IsLinearizableWithLostConnectionsAndRestarts) {
   EXPECT_GT(answered, 3 * kClients * kOperations * 9 / 10) << "operations must get through, or nothing was tried";
 }
 
-TEST(store_history, AClientThatAnswersFromMemoryIsFoundOut) {
+TEST(store_history, AStaleClientCacheIsDetected) {
   players all(true);
   std::size_t impossible = 0;
   for (const auto& events : all.play(9, false)) impossible += explain_if_impossible(events).empty() ? 0 : 1;

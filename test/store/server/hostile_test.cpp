@@ -43,7 +43,7 @@ TEST(store_hostile, ConnectionsThatMappedLeaveNoDescriptorBehind) {
       << test::open_descriptor_count() << " of " << before;
 }
 
-TEST(store_hostile, WhoHasNotGreetedHoldsNoMemory) {
+TEST(store_hostile, AConnectionBeforeTheHandshakeHoldsNoMemory) {
   store_rig rig;
   rig.config.hello_timeout_s = 60;
   rig.start();
@@ -163,7 +163,7 @@ TEST(store_hostile, ATrickleIsNoProgress) {
 }
 
 // What is no request ends the connection, and the memory of puts that it has announced is free.
-TEST(store_hostile, AnnouncedPutsGoWithABrokenConversation) {
+TEST(store_hostile, AnnouncedPutsAreFreedAfterAProtocolError) {
   store_rig rig;
   rig.config.arena_bytes = 16u << 20;
   rig.start();
@@ -188,7 +188,7 @@ TEST(store_hostile, AnnouncedPutsGoWithABrokenConversation) {
 }
 
 // Answers that it does not take keep such a connection for as long as they may stall; the memory does not wait for that.
-TEST(store_hostile, AnnouncedPutsGoWithABrokenConversationThatTakesNoAnswers) {
+TEST(store_hostile, AnnouncedPutsAreFreedIfTheClientReadsNoReplies) {
   store_rig rig;
   rig.config.arena_bytes = 32u << 20;
   rig.config.stall_timeout_s = 60;
@@ -401,7 +401,7 @@ TEST(store_hostile, ScrapersAreFewAtATime) {
   EXPECT_EQ(cut_off, kScrapers - kMaxScrapes);
 }
 
-TEST(store_hostile, AScraperThatSaysNothingIsCutOff) {
+TEST(store_hostile, ASilentMetricsClientIsClosed) {
   store_rig rig;
   rig.config.metrics = "127.0.0.1:0";
   rig.config.hello_timeout_s = 1;
@@ -417,7 +417,7 @@ TEST(store_hostile, AScraperThatSaysNothingIsCutOff) {
 }
 
 // The kernel's queue of a client that was let go: it does not stay for as long as the client does.
-TEST(store_hostile, WhatAClientDidNotTakeDoesNotStayWithTheKernel) {
+TEST(store_hostile, UnreadDataOfADroppedClientLeavesTheKernel) {
   store_rig rig;
   rig.config.stall_timeout_s = 1;
   rig.start();

@@ -240,7 +240,7 @@ TEST(store_limits, SoTheyDoWherePidfdsAreRefused) {
 }
 
 // Who rotates the log moves it aside and sends SIGHUP: the server goes on in a new file, and no line is lost.
-TEST(store_server, ALogThatWasMovedAsideIsBegunAnew) {
+TEST(store_server, ARotatedLogIsReopened) {
   store_rig rig;
   rig.start();
   const auto lines_of = [](const std::string& path) {

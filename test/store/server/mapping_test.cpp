@@ -80,7 +80,7 @@ void scribble(store_rig& rig, store_client::client& store, std::uint32_t pool, s
   munmap(address, one.arena.size_bytes);
 }
 
-TEST(store_mapping, WritingWhereItWasCommittedIsFoundOut) {
+TEST(store_mapping, AWriteAfterTheCommitIsDetected) {
   for (const std::size_t bytes : kShmSizes) {
     store_rig rig;
     rig.start();

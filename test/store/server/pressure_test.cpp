@@ -43,7 +43,7 @@ void ask_find(raw_peer& client, std::uint32_t pool, std::uint64_t id, const std:
 }
 
 // A thousand searches are asked for in one packet, and none of their pages is taken.
-TEST(store_pressure, PagesThatNobodyTakesHaveALimit) {
+TEST(store_pressure, UnreadPagesAreBounded) {
   store_rig rig;
   rig.start();
   const auto store = store_rig::open(rig.over_unix());
@@ -102,7 +102,7 @@ TEST(store_pressure, SearchesEndWithTheirClient) {
 }
 
 // Searches that one principal has queued by many connections keep neither others nor itself from making pools.
-TEST(store_pressure, ASearcherKeepsNobodyFromMakingPools) {
+TEST(store_pressure, QueuedSearchesDoNotBlockPoolCreation) {
   store_rig rig;
   rig.start();
   const auto store = store_rig::open(rig.over_unix());
@@ -197,7 +197,7 @@ TEST(store_pressure, SmallPinsAndGrantsCountToo) {
 }
 
 // All of a principal's gets are let in while it holds nothing yet, and then their values come from disk.
-TEST(store_pressure, ValuesThatNobodyTakesDoNotFillTheMemoryTier) {
+TEST(store_pressure, UnreadValuesDoNotFillTheMemoryTier) {
   store_rig rig;
   rig.config.arena_bytes = 16u << 20;
   rig.config.chunk_bytes = 16u << 20;

@@ -91,7 +91,7 @@ void allow_descriptors(rlim_t soft, rlim_t hard) {
 }
 
 // systemd's Type=notify.
-TEST_F(store_process, TheServiceManagerHearsThatItServes) {
+TEST_F(store_process, ReadinessIsReportedToTheServiceManager) {
   const std::string path = folder_ + "/notify";
   const int manager = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
@@ -108,7 +108,7 @@ TEST_F(store_process, TheServiceManagerHearsThatItServes) {
   EXPECT_TRUE(store_client::connect(reachable().server, 1000)) << "it has said so";
 }
 
-TEST_F(store_process, AServiceManagerThatIsGoneIsNoReasonNotToServe) {
+TEST_F(store_process, ServesWithoutAReachableServiceManager) {
   start({}, [&] { setenv("NOTIFY_SOCKET", (folder_ + "/nobody").c_str(), 1); });
   EXPECT_TRUE(serves()) << said();
   const auto has_told = [&] { return said().find("telling the service manager") != std::string::npos; };

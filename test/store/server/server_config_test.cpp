@@ -43,7 +43,7 @@ TEST(store_config, FieldsHaveRangesAndUnknownOnesAreRefused) {
   }
 }
 
-TEST(store_config, BeyondTheMachineOnlyWithTlsOrWhenTold) {
+TEST(store_config, RemoteListeningNeedsTlsOrAnExplicitOption) {
   store_server::server_config config;
   config.data = "d";
   EXPECT_EQ(config.listen, "none") << "no TCP unless asked for";
@@ -85,7 +85,7 @@ TEST(store_config, LoopbackIsAnAddressNotAText) {
     EXPECT_FALSE(store_server::is_loopback(other)) << other;
 }
 
-TEST(store_config, ServersOfAClusterProveThemselvesOrTheOperatorSaysThatNobodyNeedsTo) {
+TEST(store_config, AClusterNeedsAuthenticationUnlessTheOperatorDisablesIt) {
   store_server::server_config config;
   config.data = "d";
   config.name = "n";

@@ -278,7 +278,7 @@ TEST(store_ucx_choice, NoLibraryIsSaidAndTcpIsUsed) {
   EXPECT_NE(log_of(rig).find("\"event\":\"no_ucx\""), std::string::npos);
 }
 
-TEST(store_ucx_choice, WithoutBeingForcedThereIsNoneToOneself) {
+TEST(store_ucx_choice, UcxToTheSameHostMustBeForced) {
   store_rig rig;
   rig.start();
   const auto store = store_rig::open(rig.over_tcp());
@@ -292,7 +292,7 @@ TEST(store_ucx_choice, WithoutBeingForcedThereIsNoneToOneself) {
 
 // ---- Strangers: whoever reaches UCX's port without the session's secret
 
-TEST_F(store_ucx, WhoDoesNotKnowTheSecretWritesNothing) {
+TEST_F(store_ucx, AWrongSecretWritesNothing) {
   store_client::ucx_value_stream::options options;
   options.mode = ucx_mode::on;
   auto stream = store_client::ucx_value_stream::open(std::move(options));

@@ -29,7 +29,7 @@ class store_streams : public testing::Test {
   std::uint32_t pool_ = 0;
 };
 
-TEST_F(store_streams, GoAndComeByTheSocketAndSaySo) {
+TEST_F(store_streams, UseTheSocketAndReportIt) {
   const auto value = random_value(kLong, 1);
   const auto done = put(*store_, pool_, "k", value);
   ASSERT_EQ(done.status, 0) << done.text;
@@ -128,7 +128,7 @@ TEST_F(store_streams, RefusalsLeaveTheConnectionAndTheSpaceAsTheyWere) {
   EXPECT_TRUE(get(*store_, pool_, "k", kLong) == value);
 }
 
-TEST_F(store_streams, AClientThatGoesInTheMiddleLeavesNothing) {
+TEST_F(store_streams, AClientThatDisconnectsHalfwayLeavesNothing) {
   {
     const auto value = random_value(kLong, 1);  // outlives the put, which ends with its client
     const auto doomed = store_rig::open(rig_.over_tcp());

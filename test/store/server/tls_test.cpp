@@ -40,7 +40,7 @@ class store_tls : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(store_tls, ValuesTravelAndTheCertificateSaysWho) {
+TEST_F(store_tls, TheCertificateNamesThePrincipal) {
   rig_.config.admins = {"uid:" + std::to_string(geteuid())};
   rig_.start();
   const auto admin = store_rig::open(rig_.over_unix());
@@ -63,7 +63,7 @@ TEST_F(store_tls, ValuesTravelAndTheCertificateSaysWho) {
 }
 
 // UCX does not encrypt: only whoever says so at both ends has values go past TLS.
-TEST_F(store_tls, ValuesGoPastItByUcxOnlyIfBothEndsSaySo) {
+TEST_F(store_tls, UcxBypassesTlsOnlyIfBothEndsEnableIt) {
   rig_.config.ucx = "on";
   rig_.start();
   auto options = options_for("client");

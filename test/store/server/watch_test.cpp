@@ -167,7 +167,7 @@ TEST_F(Watches, CachesTellWhatLeaves) {
 }
 
 // Several writers of the same keys: of each key the versions only grow, and the last event is the last state.
-TEST_F(Watches, WhatWritersRaceForComesInTheKeysOrder) {
+TEST_F(Watches, EventsOfRacingWritersAreInOrderOfVersions) {
   const auto all = watch(*store_, "");
   constexpr int kWriters = 3, kRounds = 150, kKeys = 5;
   std::vector<std::thread> writers;

@@ -219,7 +219,7 @@ class Stranger : public testing::Test {
   std::string endpoint_ = loopback();
 };
 
-TEST_F(Stranger, OfAnotherRunIsTurnedAwayAndTheRunGoesOn) {
+TEST_F(Stranger, OfAnotherRunIsRejected) {
   auto first = start(0);
   auto head = hello();
   head.nonce = 7;
@@ -229,7 +229,7 @@ TEST_F(Stranger, OfAnotherRunIsTurnedAwayAndTheRunGoesOn) {
   EXPECT_EQ(second.get(), "1,,b");
 }
 
-TEST_F(Stranger, ThatIsNoPeerlaneIsTurnedAwayAndTheRunGoesOn) {
+TEST_F(Stranger, OfAnotherProtocolIsRejected) {
   auto first = start(0);
   auto head = hello();
   head.magic = 0x20544547;  // "GET "

@@ -19,7 +19,7 @@ shared_expectations together(const machine_links& links, const std::vector<trans
 const machine_links kTwo = machine_of({h200_facts(), h200_facts()});
 double alone(const transfer_path& path, const machine_links& links = kTwo) { return expect(links, path)->value; }
 
-TEST(LinkShare, WhatCrossesNothingInCommonIsAsAlone) {
+TEST(LinkShare, TransfersWithoutASharedLinkKeepTheirRate) {
   const auto got = together(kTwo, {down(0), down(1), push(0, 1)});
   EXPECT_DOUBLE_EQ(got.each[0]->value, alone(down(0)));
   EXPECT_DOUBLE_EQ(got.each[1]->value, alone(down(1)));
