@@ -18,7 +18,7 @@
 #include "store/client/device_pace.hpp"
 #include "store/client/operation.hpp"
 #include "store/protocol/byte_channel.hpp"
-#include "store/protocol/greeting.hpp"
+#include "store/protocol/handshake.hpp"
 
 namespace pl::store_client {
 

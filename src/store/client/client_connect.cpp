@@ -6,7 +6,7 @@
 
 #include "base/text.hpp"
 #include "store/client/client.hpp"
-#include "store/protocol/greeting.hpp"
+#include "store/protocol/handshake.hpp"
 
 namespace pl::store_client {
 namespace {
@@ -79,7 +79,7 @@ void client::lose_connection(const failure& reason) {
   input_begin_ = input_end_ = 0;
   unpin_.clear();  // the server dropped them
   unpin_bytes_ = 0;
-  // Copies must end before the server is told that none is in progress (greeting.hpp).
+  // Copies must end before the server is told that none is in progress (handshake.hpp).
   for (const auto& one : copies_) {
     wait_for_copies(*one);
     if (one->done() && one->unpin_later) --noticed_;

@@ -47,7 +47,7 @@ std::string why_ucx_unwanted(const address& address, ucx_mode mode) {
 
 }  // namespace
 
-// This end's offer in the greeting; nothing without a UCX transport.
+// This end's offer in the handshake; nothing without a UCX transport.
 std::optional<store_protocol::ucx_offer> client::offer_ucx() {
   const auto mode = options_.ucx.value_or(ucx_mode_of(env_read("PEERLANE_STORE_UCX").text).value_or(ucx_mode::automatic));
   why_no_ucx_ = why_ucx_unwanted(options_.server, mode);

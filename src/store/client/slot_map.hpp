@@ -51,7 +51,7 @@ struct cluster_server {
   bool down = false;           // it was away for so long that its slots were given to others
   std::uint64_t run = 0;       // random, changes each time the server joins
   std::string socket;          // path of its unix socket, on its host; empty: none
-  std::uint64_t instance = 0;  // as in its greeting, which shows whether the server at that path is this one
+  std::uint64_t instance = 0;  // as in its handshake, which shows whether the server at that path is this one
   std::string folder;          // identity of the data folder that holds its complete copies; empty: unknown
   bool operator==(const cluster_server&) const = default;
 };

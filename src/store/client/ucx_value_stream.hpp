@@ -5,7 +5,7 @@
 //
 //   secret (16 bytes) | token | offset | bytes | crc32c     little-endian, 40 bytes; the chunk itself goes by rendezvous
 //
-// The secret belongs to the session: the server draws it and sends it in the greeting, over the connection that
+// The secret belongs to the session: the server draws it and sends it in the handshake, over the connection that
 // authenticated the client. The token names one transfer; the receiving end draws it at random. A chunk is accepted
 // only if both are known here and it continues the previous chunk within what was granted. Anything else is refused
 // before a byte of it moves.
@@ -81,7 +81,7 @@ class ucx_value_stream final : ucx::am_port::listener {
   // After destruction nothing touches the transfers' memory.
   ~ucx_value_stream();
 
-  // This end's part of the greeting, without the secret.
+  // This end's part of the handshake, without the secret.
   store_protocol::ucx_offer offer() const;
   // ENOTSUP if the other end has another version of UCX, or if there is no RDMA between the two and the mode is not
   // `on`.

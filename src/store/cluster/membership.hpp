@@ -36,7 +36,7 @@ struct cluster_options {
   std::string name;                 // of this server, in its cluster
   std::string endpoint;             // "host:port" where clients and other servers reach it
   std::string socket;               // path of its unix socket; empty: none
-  std::uint64_t instance = 0;       // as in its greeting
+  std::uint64_t instance = 0;       // as in its handshake
   unsigned lease_s = 5;             // after this long without etcd, this server stops serving
   unsigned repair_after_s = 60;     // a dead server's copies are re-created on others after this time
   std::string data;                 // its data folder, which remembers the cluster; empty: not remembered

@@ -231,7 +231,7 @@ void salvage::lose(const std::string& full, const std::string& reason) {
 }
 
 void salvage::lose_owner(owner_id id) {
-  lost_.push_back(format("the name of owner %u, which has no record: its values are saved, and count for nobody", id));
+  lost_.push_back(format("the name of owner %u, which has no record: its values are saved, and count for no principal", id));
 }
 
 // Reports the unreadable keys between two readable ones. The second record of large values names those keys.

@@ -268,7 +268,7 @@ struct tail {
   std::optional<std::uint32_t> crc;  // of the value, computed by the client
   std::optional<std::uint32_t> user_flags;
   heap_optional<pool_settings> settings;
-  heap_optional<store_protocol::hello> greeting;
+  heap_optional<store_protocol::hello> handshake;
   heap_optional<std::string> prefix, regex, after;  // find
   heap_optional<arena> memory;                      // attach
   std::optional<std::uint64_t> epoch;  // with EREMOTE: epoch of the slot map by which another server has the key

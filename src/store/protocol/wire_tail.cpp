@@ -209,7 +209,7 @@ bool read_field(std::uint16_t type, byte_reader& reader, tail& out) {
     case kSettings:
       return read_settings(reader, out.settings.emplace());
     case kHello:
-      out.greeting = read_hello(reader);
+      out.handshake = read_hello(reader);
       return true;
     case kPrefix:
       out.prefix.emplace(reader.rest());
@@ -313,7 +313,7 @@ void append_tail(const tail& fields, std::string& out) {
   if (fields.crc) add_numbers(out, kCrc, *fields.crc);
   if (fields.user_flags) add_numbers(out, kUserFlags, *fields.user_flags);
   if (fields.settings) add(out, kSettings, pack_settings(*fields.settings));
-  if (const auto& hi = fields.greeting)
+  if (const auto& hi = fields.handshake)
     add(out, kHello,
         packed(hi->lowest_version, hi->highest_version, hi->capabilities, hi->instance, hi->session) + hi->agent);
   if (fields.prefix) add(out, kPrefix, *fields.prefix);

@@ -13,8 +13,8 @@ namespace pl::store_server {
 
 class receive_buffer {
  public:
-  static constexpr std::size_t kFirstBytes = 256;                 // until the client has sent its greeting
-  static constexpr std::size_t kHandshakeResultBytes = 16 << 10;  // after the greeting
+  static constexpr std::size_t kFirstBytes = 256;                // until the client has sent its handshake
+  static constexpr std::size_t kAfterHandshakeBytes = 16 << 10;  // after the handshake
   static constexpr std::size_t kUsualBytes = 256 << 10;  // for clients that send much at a time; longer frames get more
 
   std::size_t size() const noexcept { return size_; }

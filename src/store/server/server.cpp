@@ -472,7 +472,7 @@ void server::state::add(asio::io_context& context, std::unique_ptr<transport> wi
   std::shared_ptr<session> made;
   {
     const std::lock_guard hold(sessions_lock);
-    // Connections that have not sent a greeting must not take all slots.
+    // Connections that have not sent a handshake must not take all slots.
     const auto max_in_handshake = static_cast<std::int64_t>(std::max<std::uint64_t>(64, config.max_connections / 4));
     if (sessions.size() < config.max_connections && counters.in_handshake < max_in_handshake) {
       made = std::make_shared<session>(context, std::move(wire), *parts);

@@ -118,7 +118,7 @@ void session::start() {
   });
 }
 
-// Once a second, closes clients that send no greeting, take no answers, send nothing of what they have begun, or are
+// Once a second, closes clients that send no handshake, take no answers, send nothing of what they have begun, or are
 // idle. Until then the timer keeps the connection alive, because nothing else may hold it while it waits for a disk or
 // for changes.
 void session::watch() {
@@ -127,7 +127,7 @@ void session::watch() {
     if (error || me->closed_) return;
     const std::uint64_t now = monotonic_ns(), second = 1'000'000'000;
     if (!me->is_handshake_done_ && now - me->opened_ns_ > me->parts_.config.hello_timeout_s * second)
-      return me->close("no greeting");
+      return me->close("no handshake");
     const std::uint64_t writing_since = me->out_.writing_since_ns();
     if (writing_since != 0 && now - writing_since > me->parts_.config.stall_timeout_s * second) {
       ++me->parts_.counters.stalled;
@@ -273,9 +273,9 @@ void session::read_more() {
   } else {
     buffer_.pack();
     if (buffer_.empty() && buffer_.size() > receive_buffer::kUsualBytes)
-      buffer_.resize(receive_buffer::kHandshakeResultBytes);
-    if (is_handshake_done_ && buffer_.size() < receive_buffer::kHandshakeResultBytes)
-      buffer_.resize(receive_buffer::kHandshakeResultBytes);
+      buffer_.resize(receive_buffer::kAfterHandshakeBytes);
+    if (is_handshake_done_ && buffer_.size() < receive_buffer::kAfterHandshakeBytes)
+      buffer_.resize(receive_buffer::kAfterHandshakeBytes);
     if (!make_buffer_room()) return;
     // During a value, reads only the next frame's head, so that the bytes after it go straight to their destination.
     const bool head_alone = !uploads_.empty() && buffer_.empty();

@@ -97,7 +97,7 @@ class session : public std::enable_shared_from_this<session> {
  public:
   session(asio::io_context& home, std::unique_ptr<transport> wire, server_parts& parts);
   ~session();
-  // Handles the greeting and serves until the connection ends.
+  // Handles the handshake and serves until the connection ends.
   void start();
   // From any thread: takes no more requests, answers those in progress, then closes.
   void drain();
@@ -306,7 +306,7 @@ class session : public std::enable_shared_from_this<session> {
   void send_window(const outgoing_ptr& one);
 
   // ---- session_ucx.cpp: bytes that go by UCX
-  std::string ucx_refusal(const store_protocol::tail& greeting) const;
+  std::string ucx_refusal(const store_protocol::tail& handshake) const;
   void join_ucx(const request_ptr& request, store_protocol::tail fields);
   bool uses_ucx(const pending_request& request) const;
   void receive_by_ucx(const request_ptr& request, const store::grant& granted, std::uint64_t patch_at, std::string key);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that are not about a single value: greeting, the arena's descriptor, pools, searches, metrics.
+// Requests that are not about a single value: handshake, the arena's descriptor, pools, searches, metrics.
 #include "base/clock.hpp"
 #include "base/text.hpp"
 #include "store/server/session.hpp"
@@ -71,8 +71,8 @@ bool session::dispatch_other(const request_ptr& request, std::string_view key, s
 }
 
 void session::do_handshake(const request_ptr& request) {
-  const auto& theirs = request->fields.greeting;
-  if (!theirs) return fail_protocol({EPROTO, "a greeting without versions"});
+  const auto& theirs = request->fields.handshake;
+  if (!theirs) return fail_protocol({EPROTO, "a handshake without versions"});
   if (theirs->lowest_version > store_protocol::kVersion || theirs->highest_version < store_protocol::kVersion) {
     ++parts_.counters.refused;
     return answer(request, {EPROTO, format("this server speaks version %u, the client %u to %u: use releases that share one",
@@ -83,7 +83,7 @@ void session::do_handshake(const request_ptr& request) {
   parts_.log.write(event_log::level::debug, "greeted",
                    {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"agent", theirs->agent}});
   store_protocol::tail fields;
-  auto& ours = fields.greeting.emplace();
+  auto& ours = fields.handshake.emplace();
   const bool may_map = parts_.access.mapping_of(wire_->other()) != mapping::none;
   ours.capabilities = store_protocol::capability::sync_requests | store_protocol::capability::arrived |
                       store_protocol::capability::cache | store_protocol::capability::batches |

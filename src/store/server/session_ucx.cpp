@@ -27,14 +27,15 @@ std::uint64_t random_token() {
 
 }  // namespace
 
-// ---- The greeting --------------------------------------------------------------------------------------------------------
+// ---- The handshake
+// --------------------------------------------------------------------------------------------------------
 
 // Why this connection gets no UCX transport; empty if it gets one.
-std::string session::ucx_refusal(const store_protocol::tail& greeting) const {
-  if (!greeting.ucx) return "the client offers none";
+std::string session::ucx_refusal(const store_protocol::tail& handshake) const {
+  if (!handshake.ucx) return "the client offers none";
   if (parts_.ucx == nullptr) return parts_.ucx_refusal;
-  if (greeting.ucx->address.empty()) return "the client's offer has no address";
-  const bool forced = greeting.ucx->any_transport && parts_.ucx->offer().any_transport;
+  if (handshake.ucx->address.empty()) return "the client's offer has no address";
+  const bool forced = handshake.ucx->any_transport && parts_.ucx->offer().any_transport;
   const auto& remote = wire_->other();
   if (remote.way == store_protocol::path::tls && !parts_.config.ucx_beside_tls)
     return "the connection is TLS and UCX does not encrypt: the store's \"ucx_beside_tls\" allows it";
@@ -56,7 +57,7 @@ void session::join_ucx(const request_ptr& request, store_protocol::tail fields) 
       } else if (me->closed_) {
         return me->parts_.ucx->close(made->session);
       } else {
-        me->leave_ucx();  // of an earlier greeting
+        me->leave_ucx();  // of an earlier handshake
         me->stream_session_ = made->session;
         fields.ucx = made->offer;
         fields.ucx_transports = me->stream_session_->transports;

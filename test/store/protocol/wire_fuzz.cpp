@@ -72,7 +72,7 @@ std::string some_frame(std::uint32_t seed) {
   if (one_in_three()) fields.crc = random();
   if (one_in_three()) fields.user_flags = random();
   if (one_in_three()) fields.settings = pool_settings{random(), random(), level(), true, false, text('a'), 2};
-  if (one_in_three()) fields.greeting = hello{1, 1, random(), random(), random(), text('h')};
+  if (one_in_three()) fields.handshake = hello{1, 1, random(), random(), random(), text('h')};
   if (one_in_three()) fields.prefix = text('p');
   if (one_in_three()) fields.regex = text('r');
   if (one_in_three()) fields.after = text('f');

@@ -29,7 +29,7 @@ std::vector<std::pair<const char*, tail>> tails() {
   add("crc").crc = 0;
   add("user flags").user_flags = 0xffffffff;
   add("settings").settings = {1ull << 33, 5, durability::volatile_, true, false, "uid:0=rwa", 2};
-  add("hello").greeting = {1, 3, capability::shm, 42, 43, "peerlane 0.1.0"};
+  add("hello").handshake = {1, 3, capability::shm, 42, 43, "peerlane 0.1.0"};
   add("find").prefix = "a\0b"s;
   add("regex").regex = ".*";
   add("after").after = "last";
@@ -53,7 +53,7 @@ std::vector<std::pair<const char*, tail>> tails() {
   all.text = "t";
   all.extents = {{0, 1}};
   all.unpin = {8};
-  all.greeting = hello{};
+  all.handshake = hello{};
   all.memory = arena{};
   return out;
 }

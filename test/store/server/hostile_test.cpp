@@ -62,7 +62,7 @@ TEST(store_hostile, AConnectionBeforeTheHandshakeHoldsNoMemory) {
   }
   EXPECT_EQ(put(*store, pool, "k", {1}).status, 0);
   EXPECT_TRUE(soon([&] { return rig.server().engine().stats().sessions == 1; }, 5))
-      << "what is no greeting is cut off at once";
+      << "what is no handshake is cut off at once";
   EXPECT_LT(resident_bytes() - std::min(before, resident_bytes()), 40u << 20);
 }
 
@@ -321,8 +321,8 @@ TEST(store_hostile, AFullMemoryTierIsReadPast) {
   }
 }
 
-// The numbers of pins follow each other, and the greeting has told one. The memory of a value that is on its way to a client
-// would be another value's, of another principal even.
+// The numbers of pins follow each other, and the handshake has told one. The memory of a value that is on its way to a
+// client would be another value's, of another principal even.
 TEST(store_hostile, PinsThatTheServerHoldsForAClientAreNotTheClients) {
   store_rig rig;
   rig.config.arena_bytes = 32u << 20;

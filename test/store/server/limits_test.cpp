@@ -9,7 +9,7 @@
 
 #include "store/client/arena_map.hpp"
 #include "store/protocol/byte_channel.hpp"
-#include "store/protocol/greeting.hpp"
+#include "store/protocol/handshake.hpp"
 #include "store/server/access.hpp"
 #include "test/messaging/refused_call.hpp"
 #include "test/store/server/raw_peer.hpp"

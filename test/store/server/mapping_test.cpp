@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "store/protocol/greeting.hpp"
+#include "store/protocol/handshake.hpp"
 #include "test/store/server/store_rig.hpp"
 
 namespace pl::store_test {

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "store/protocol/byte_channel.hpp"
-#include "store/protocol/greeting.hpp"
+#include "store/protocol/handshake.hpp"
 #include "test/store/server/store_rig.hpp"
 #include "test/support/descriptor_count.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "store/protocol/byte_channel.hpp"
 #include "store/protocol/byte_ring.hpp"
-#include "store/protocol/greeting.hpp"
+#include "store/protocol/handshake.hpp"
 #include "store/server/ring_poller.hpp"
 #include "test/store/server/raw_peer.hpp"
 #include "test/store/server/store_rig.hpp"
@@ -33,7 +33,7 @@ class store_rings : public testing::Test {
     const auto found = text.find("\n" + name + " ");
     return found == std::string::npos ? -1 : std::stol(text.substr(found + name.size() + 2));
   }
-  // A connection past its greeting, by hand.
+  // A connection past its handshake, by hand.
   struct stranger {
     std::unique_ptr<store_client::byte_channel> wire;
     store_client::handshake_result hello;

@@ -61,15 +61,15 @@ std::string check_answers(std::string& answers) {
 class stranger {
  public:
   explicit stranger(store_rig& rig) : rig_(rig) {}
-  // The first byte's lowest bit: without a greeting. What went wrong, empty if nothing.
+  // The first byte's lowest bit: without a handshake. What went wrong, empty if nothing.
   std::string says(std::string_view input) {
     if (input.empty()) return {};
     auto made = store_client::connect(rig_.over_tcp().server, 5000);
     if (!made) return "the server takes no connection: " + made.error().message;
     std::string all, answers;
-    tail greeting;
-    greeting.greeting = hello{};
-    if (input[0] % 2 == 0) (void)encode({opcode::hello, 0, 1}, {}, greeting, all);
+    tail handshake;
+    handshake.handshake = hello{};
+    if (input[0] % 2 == 0) (void)encode({opcode::hello, 0, 1}, {}, handshake, all);
     for (input.remove_prefix(1); !input.empty();) all += next_frame(input);
     const int fd = (*made)->fd();
     const auto end = store_client::clock::now() + std::chrono::milliseconds(kMaxWaitMs);
@@ -235,7 +235,7 @@ TEST(store_session_fuzz, SeededTalks) {
     }
     ASSERT_EQ(stranger(rig).says(talk), "") << "seed " << seed;
   }
-  // Most talks must get past the greeting, or nothing was tried.
+  // Most talks must get past the handshake, or nothing was tried.
   const auto store = store_rig::open(rig.over_tcp());
   const auto pool = store->open_pool("p");
   ASSERT_TRUE(pool) << pool.error().message;

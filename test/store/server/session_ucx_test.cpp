@@ -11,7 +11,7 @@
 #include <fstream>
 
 #include "base/env.hpp"
-#include "store/protocol/greeting.hpp"
+#include "store/protocol/handshake.hpp"
 #include "test/store/server/other_process.hpp"
 #include "test/store/server/store_rig.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/protocol/greeting.hpp"
+#include "store/protocol/handshake.hpp"
 
 #include <unistd.h>
 
@@ -44,7 +44,7 @@ class exchange {
  private:
   status wait(bool to_write) {
     const std::uint64_t now = monotonic_ns();
-    if (now >= end_ns_) return failure{ETIMEDOUT, "the store did not answer the greeting"};
+    if (now >= end_ns_) return failure{ETIMEDOUT, "the store did not answer the handshake"};
     wait_for(wire_.fd(), to_write, static_cast<unsigned>((end_ns_ - now) / 1'000'000 + 1));
     return {};
   }
@@ -90,15 +90,15 @@ failure refused(const answer& reply) { return {reply.header.status, reply.fields
 result<handshake_result> do_handshake(byte_channel& wire, const handshake_request& request, unsigned timeout_ms) {
   exchange talk(wire, timeout_ms);
   store_protocol::tail hello;
-  hello.greeting.emplace().session = request.last_session;
-  hello.greeting->agent = "peerlane store client";
+  hello.handshake.emplace().session = request.last_session;
+  hello.handshake->agent = "peerlane store client";
   hello.ucx = request.ucx;
   const auto welcome = talk.ask(opcode::hello, {}, hello);
   if (!welcome) return welcome.error();
   if (welcome->header.status != 0) return refused(*welcome);
-  if (!welcome->fields.greeting) return failure{EPROTO, "the store's greeting has no content"};
+  if (!welcome->fields.handshake) return failure{EPROTO, "the store's handshake has no content"};
   handshake_result out;
-  out.server = *welcome->fields.greeting;
+  out.server = *welcome->fields.handshake;
   out.ucx = welcome->fields.ucx.copy();
   out.ucx_refusal = welcome->fields.ucx_transports.value_or("the store has no UCX, or is told not to use it (\"ucx\")");
   for (const auto& [id, name] : request.pools) {
