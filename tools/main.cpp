@@ -96,7 +96,7 @@ command_facts facts_of_program() {
       kHelp,
       "",
       "Without a command it lists its commands; peerlane COMMAND -h lists the options of one. Good "
-      "first commands: peerlane doctor (what stands between this machine and the fast path), peerlane demo, peerlane "
+      "first commands: peerlane doctor (what prevents the fast path on this machine), peerlane demo, peerlane "
       "sanity.\nUnder another name it is that tool, with the options and the text of its namesake: gdrcopy_sanity, "
       "gdrcopy_copybw, gdrcopy_copylat, gdrcopy_apiperf, gdrcopy_pplat (and the same without gdrcopy_), nvbandwidth, "
       "osu_latency, osu_bw, osu_bibw, osu_mbw_mr and osu_multi_lat; osu_put_latency, osu_put_bw, osu_get_latency, "

@@ -6,7 +6,7 @@ import peerlane._core
 
 
 class Connection:
-    """What peerlane.store.Store stands on."""
+    """The native part of peerlane.store.Store."""
 
     def __init__(self, socket: str | None, endpoint: str | None, tls: tuple[str, str, str] | None, timeout_ms: int) -> None: ...
 
@@ -44,7 +44,7 @@ class Connection:
     def watch(self, pool: int, prefix: bytes, is_key: bool) -> Watch: ...
 
 class Watch:
-    """What peerlane.store.Watch stands on."""
+    """The native part of peerlane.store.Watch."""
 
     def next(self, timeout_ms: int) -> list[tuple[int, bytes, int, int, int]]: ...
 

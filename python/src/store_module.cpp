@@ -94,7 +94,7 @@ void bind_store(nb::module_& module) {
   const auto key = nb::arg("key");
   const auto value = nb::arg("run");
   auto bound =
-      nb::class_<connection>(module, "Connection", nb::is_weak_referenceable(), "What peerlane.store.Store stands on.")
+      nb::class_<connection>(module, "Connection", nb::is_weak_referenceable(), "The native part of peerlane.store.Store.")
           .def(nb::init<const std::optional<std::string>&, const std::optional<std::string>&,
                         const std::optional<std::tuple<std::string, std::string, std::string>>&, std::int64_t>(),
                nb::arg("socket").none(), nb::arg("endpoint").none(), nb::arg("tls").none(), nb::arg("timeout_ms"))

@@ -82,7 +82,7 @@ std::unique_ptr<watch> open_watch(self_t self, std::uint32_t pool, bytes_argumen
 }  // namespace
 
 void bind_watches(nb::module_& module, nb::class_<connection>& bound) {
-  nb::class_<watch>(module, "Watch", "What peerlane.store.Watch stands on.")
+  nb::class_<watch>(module, "Watch", "The native part of peerlane.store.Watch.")
       .def("next", &next_changes, nb::arg("timeout_ms"))
       .def("close", &watch::close)
       .def_prop_ro("is_open", &watch::is_open);

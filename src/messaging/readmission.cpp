@@ -243,7 +243,7 @@ std::string readmission::awaited(int rank) {
   if (is_here && !coming_->first.empty() && !coming_->is_answered) {
     if (const unsigned busy = count_busy(rank); busy != 0)
       return format("%u operations with its former process have not ended here", busy);
-    return "nobody here takes it back";
+    return "this process has not accepted it";
   }
   if (host_.is_open()) return host_.awaited(rank);
   if (is_here) return "its new process comes back";

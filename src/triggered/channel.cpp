@@ -279,31 +279,31 @@ std::string channel::diag() const {
   const auto now = state();
   std::string out = "channel " + std::to_string(core_->id) + " to rank " + std::to_string(core_->peer) + ", " +
                     name_of(now.executor) + " executor: " + std::to_string(now.puts) + " puts queued, " +
-                    std::to_string(now.sent) + " have left; " + std::to_string(now.waits) +
-                    " waits queued, a stream has come to " + std::to_string(now.reached) + "\n";
+                    std::to_string(now.sent) + " sent; " + std::to_string(now.waits) +
+                    " waits queued, the streams have reached " + std::to_string(now.reached) + "\n";
   if (core_->has_peer_left())
     out += std::string("  ") + kPeerLeft + " after put " + std::to_string(core_->peer_last_put.load()) + "\n";
   if (now.error != 0) out += "  in error " + std::to_string(now.error) + ": " + now.reason + "\n";
   else if (now.reached > now.passed) {
-    out += "  a stream stands in wait " + std::to_string(now.reached) + " for put " +
-           std::to_string(core_->target(now.reached));
+    out += "  a stream is in wait " + std::to_string(now.reached) + " for put " + std::to_string(core_->target(now.reached));
     if (core_->words->is_mapped())
       out += "; " + std::to_string(core_->words->load(core_->index, offsetof(gpu_words, signal))) +
-             " puts of the peer are here";
+             " puts of the peer have arrived";
     out += "\n";
   } else if (now.waits > now.reached) {
-    out += "  no stream has come to wait " + std::to_string(now.reached + 1) + ": look at what is queued before it\n";
+    out += "  no stream has reached wait " + std::to_string(now.reached + 1) + ": check what is queued before it\n";
   }
   if (const auto put = core_->held_put(); now.error == 0 && put != 0)
-    out += "  a stream stands before put " + std::to_string(put) + " until the peer releases put " +
+    out += "  a stream waits before put " + std::to_string(put) + " until the peer releases put " +
            std::to_string(put - core_->options.depth) + "\n";
   if (core_->graph->is_any_held()) {
     out += "  in graphs: " + std::to_string(core_->graph->count(graph_slots::direction::put)) + " puts, " +
            std::to_string(core_->graph->count(graph_slots::direction::wait)) + " waits captured so far\n";
     for (const auto number : core_->graph->unreleased())
-      out += "  captured wait " + std::to_string(number) + " has no release in its graph, which works only once so\n";
+      out += "  captured wait " + std::to_string(number) +
+             " has no release in its graph: only the first launch of the graph waits\n";
     for (unsigned slot = 0; slot < kGraphSlots; ++slot)
-      if (core_->is_waiting_in(slot)) out += "  a stream stands in the captured wait of slot " + std::to_string(slot) + "\n";
+      if (core_->is_waiting_in(slot)) out += "  a stream is in the captured wait of slot " + std::to_string(slot) + "\n";
   }
   // Another thread may be in ready(), which sets the kind when all else is set.
   if (now.executor == executor_kind::automatic) return out;

@@ -103,7 +103,7 @@ TEST_F(meeting_by, another_secret_or_none_is_rejected_at_both_ends) {
   auto said = run_with_secrets("127.0.0.1:" + free_port(), {kSecret, "another secret of the tests"}, 2);
   EXPECT_TRUE(has(said[0], "did not connect") && has(said[1], "another secret")) << said[0] << " | " << said[1];
   said = run_with_secrets("127.0.0.1:" + free_port(), {kSecret, ""}, 2);
-  EXPECT_TRUE(has(said[0], "turned away") && has(said[1], "secret")) << said[0] << " | " << said[1];
+  EXPECT_TRUE(has(said[0], "rejected") && has(said[1], "secret")) << said[0] << " | " << said[1];
   said = run_with_secrets("127.0.0.1:" + free_port(), {"", kSecret}, 2);
   EXPECT_TRUE(has(said[1], "has no secret")) << said[0] << " | " << said[1];
 }
@@ -124,7 +124,7 @@ TEST_F(meeting_by, a_process_without_proof_is_rejected) {
   ASSERT_EQ(visitor.hear(), star_frame_kind::challenge);
   visitor.say(star_frame_kind::proof, 1, kProof);
   EXPECT_EQ(visitor.hear(), star_frame_kind::refusal);
-  EXPECT_NE(first.get().find("turned away"), std::string::npos);
+  EXPECT_NE(first.get().find("rejected"), std::string::npos);
 }
 
 TEST_F(meeting_by, a_rank_0_without_proof_is_left) {

@@ -67,7 +67,7 @@ TEST(stuck, case_1_a_wait_before_its_producer_in_one_hardware_queue) {
               if (session.rank == 0) {
                 CHECK_OK(ends.peer_channel->wait_signal(session.stream));
                 CHECK_OK(ends.peer_channel->signal(other));  // the peer's answer needs it
-                CHECK(says(*ends.peer_channel, "  a stream stands in wait 1 for put 1; 0 puts of the peer are here\n"));
+                CHECK(says(*ends.peer_channel, "  a stream is in wait 1 for put 1; 0 puts of the peer have arrived\n"));
                 CHECK(ends.peer_channel->state().sent == 0);
               } else {
                 CHECK_OK(ends.peer_channel->wait_signal(session.stream));
@@ -142,8 +142,8 @@ TEST(stuck, cases_2_and_9_a_launch_that_blocks_in_the_driver_is_freed) {
               });
               while (queue_waits() == 0) sched_yield();
               CHECK(says(*ends.peer_channel,
-                         "channel 7 to rank 1, peer executor: 0 puts queued, 0 have left; 1 waits queued, a stream has "
-                         "come to 1\n"));
+                         "channel 7 to rank 1, peer executor: 0 puts queued, 0 sent; 1 waits queued, the streams "
+                         "have reached 1\n"));
               ends.peer_channel->cancel(ECANCELED);
               blocked.join();
               CHECK(refused == 0);
@@ -245,7 +245,7 @@ TEST(stuck, case_8_everybody_waits_first) {
     CHECK(is_queued(ends.peer_channel->wait_signal(session.stream)));
     CHECK(is_queued(ends.peer_channel->signal(session.stream)));
     if (!is_timed) {
-      CHECK(says(*ends.peer_channel, "  a stream stands in wait 1 for put 1; 0 puts of the peer are here\n"));
+      CHECK(says(*ends.peer_channel, "  a stream is in wait 1 for put 1; 0 puts of the peer have arrived\n"));
       CHECK_OK(session.bootstrap->barrier());
       ends.peer_channel->cancel(ECANCELED);
     }
@@ -266,8 +266,8 @@ TEST(stuck, case_8_depth_is_used_up_before_anybody_releases) {
     CHECK(is_queued(ends.peer_channel->wait_signal(session.stream)));
     CHECK(is_queued(ends.peer_channel->release(session.stream, 1)));
     if (!is_timed) {
-      CHECK(says(*ends.peer_channel, "  no stream has come to wait 1: look at what is queued before it\n"));
-      CHECK(says(*ends.peer_channel, "  a stream stands before put 3 until the peer releases put 1\n"));
+      CHECK(says(*ends.peer_channel, "  no stream has reached wait 1: check what is queued before it\n"));
+      CHECK(says(*ends.peer_channel, "  a stream waits before put 3 until the peer releases put 1\n"));
       CHECK_OK(session.bootstrap->barrier());
       ends.peer_channel->cancel(ECANCELED);
     }

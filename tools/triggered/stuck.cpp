@@ -57,7 +57,7 @@ turn release_all(const bench_rank& session, const channels& channel,
   out.standing = wait_until_settled(channel, session.cuda().is_simulated);
   for (const auto& stream : streams)
     if (session.cuda().cuStreamQuery(stream->get()) == cu::error_code::success)
-      throw tools::tool_failure("a stream went past a wait for which nobody had signalled");
+      throw tools::tool_failure("a stream passed a wait without a signal");
   out.free_ns.assign(channel.size(), 0);
   const auto begin = monotonic_ns();
   for (const auto& each : channel) each->cancel(ECANCELED);

@@ -72,7 +72,7 @@ result<unique_fd> try_connect(const endpoint::address& address, unsigned timeout
     getsockopt(made.get(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error != 0) return failure{error, errno_text(error)};
   }
-  if (is_connected_to_itself(made.get())) return failure{ECONNREFUSED, "nobody listens"};
+  if (is_connected_to_itself(made.get())) return failure{ECONNREFUSED, "no process listens"};
   return made;
 }
 

@@ -42,7 +42,7 @@ std::vector<std::byte> text_to_prove(const star_frame_head& hello, std::span<con
 void join_acceptor::reject(joining_process& candidate, const std::string& text) {
   static_cast<void>(candidate.stream.send(head_of(settings_, star_frame_kind::refusal, 0), bytes_of(text), kSendMs));
   rejected_ = text;
-  if (settings_.report) settings_.report("turned away: " + text);
+  if (settings_.report) settings_.report("rejected: " + text);
   candidate.is_over = true;
 }
 

@@ -94,7 +94,7 @@ void rejoin_listener::refuse(int rank, const std::string& reason) {
   static_cast<void>(
       found->second.send(head_of(settings_, star_frame_kind::refusal, 0), std::as_bytes(std::span(reason)), kSendMs));
   asking_.erase(found);
-  if (settings_.report) settings_.report("turned away: " + reason);
+  if (settings_.report) settings_.report("rejected: " + reason);
 }
 
 }  // namespace pl::messaging

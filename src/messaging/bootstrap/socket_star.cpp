@@ -248,14 +248,14 @@ result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
   while (!is_complete()) {
     const std::uint64_t waited = waiting_time.measure(std::chrono::seconds(settings_.timeout_s));
     if (waited > settings_.timeout_s * kSecond)
-      return end(nullptr,
-                 {ETIMEDOUT,
-                  format("of %d ranks these did not connect to %s within %u s: %s%s%s%s", settings_.size,
-                         settings_.rendezvous.text.c_str(), settings_.timeout_s, missing().c_str(),
-                         has_survivors() ? " (to take rank 0 back they call peerlane_comm_await_return() or "
-                                           "peerlane_comm_restore_collectives())"
-                                         : "",
-                         acceptor_.last_rejected().empty() ? "" : "; turned away: ", acceptor_.last_rejected().c_str())});
+      return end(
+          nullptr,
+          {ETIMEDOUT, format("of %d ranks these did not connect to %s within %u s: %s%s%s%s", settings_.size,
+                             settings_.rendezvous.text.c_str(), settings_.timeout_s, missing().c_str(),
+                             has_survivors() ? " (to take rank 0 back they call peerlane_comm_await_return() or "
+                                               "peerlane_comm_restore_collectives())"
+                                             : "",
+                             acceptor_.last_rejected().empty() ? "" : "; rejected: ", acceptor_.last_rejected().c_str())});
     if (!has_reported && waited > kQuietMs * std::uint64_t{1'000'000})
       report(settings_, format("rank 0 waits at %s for rank %s (up to %u s)", settings_.rendezvous.text.c_str(),
                                missing().c_str(), settings_.timeout_s));
