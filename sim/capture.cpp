@@ -23,11 +23,11 @@ all_captures& captures() {
 thread_local int t_mode = capture_mode::global;
 
 // What a capture that is no longer good answers.
-result_t state_of(const capture& c) { return c.is_spoilt ? code::stream_capture_invalidated : code::success; }
+result_t state_of(const capture& c) { return c.is_capture_invalidated ? code::stream_capture_invalidated : code::success; }
 
-result_t spoil(capture& c, result_t reason) {
-  if (c.is_spoilt) return code::stream_capture_invalidated;
-  c.is_spoilt = true;
+result_t invalidate_capture(capture& c, result_t reason) {
+  if (c.is_capture_invalidated) return code::stream_capture_invalidated;
+  c.is_capture_invalidated = true;
   return reason;
 }
 
@@ -119,7 +119,7 @@ void leave_capture(stream& ended) {
     const std::lock_guard lock(graph_mutex());
     const capture_ref c = ended.in_capture;
     if (c == nullptr) return;
-    c->is_spoilt = true;
+    c->is_capture_invalidated = true;
     if (c->origin.lock().get() != &ended) return;
     made = c->made->handle;
     end_locked(c);
@@ -132,10 +132,10 @@ result_t refuse_while_capturing(const stream_entry& s) {
   const std::lock_guard lock(graph_mutex());
   if (is_legacy(s)) {
     const auto c = find_implicit_locked(*s.ctx);
-    return c != nullptr ? spoil(*c, code::stream_capture_implicit) : code::success;
+    return c != nullptr ? invalidate_capture(*c, code::stream_capture_implicit) : code::success;
   }
   const auto& c = s.target_stream->in_capture;
-  return c != nullptr ? spoil(*c, code::stream_capture_unsupported) : code::success;
+  return c != nullptr ? invalidate_capture(*c, code::stream_capture_unsupported) : code::success;
 }
 
 result_t refuse_while_capturing(context& ctx) {
@@ -145,7 +145,7 @@ result_t refuse_while_capturing(context& ctx) {
   for (const auto& c : captures().live)
     for (const auto& weak : c->joined)
       if (const auto target_stream = weak.lock(); target_stream != nullptr && target_stream->owner() == ctx.handle)
-        c->is_spoilt = true, rc = code::stream_capture_unsupported;
+        c->is_capture_invalidated = true, rc = code::stream_capture_unsupported;
   return rc;
 }
 
@@ -154,7 +154,7 @@ result_t refuse_unsafe() {
   const std::lock_guard lock(graph_mutex());
   const auto c = find_forbidding_locked();
   if (c == nullptr) return code::success;
-  c->is_spoilt = true;
+  c->is_capture_invalidated = true;
   return code::stream_capture_unsupported;
 }
 
@@ -219,7 +219,7 @@ bool capture_wait(const stream_entry& s, event& awaited, unsigned flags, result_
     rc = waiting != nullptr ? state_of(*waiting) : state_of(*recording);
     if (rc != code::success) return true;
     if (waiting == nullptr) {
-      if (is_legacy(s)) return rc = spoil(*recording, code::stream_capture_unsupported), true;
+      if (is_legacy(s)) return rc = invalidate_capture(*recording, code::stream_capture_unsupported), true;
       if (recording->has_ended) return rc = code::captured_event, true;
       join_locked(recording, s.target_stream, awaited.tails);
       return true;
@@ -227,10 +227,10 @@ bool capture_wait(const stream_entry& s, event& awaited, unsigned flags, result_
     if (flags != event_wait_flag::external) {
       if (recording == waiting) return merge_tails(s.target_stream->tails, awaited.tails), true;
       if (recording != nullptr && !recording->has_ended) {
-        spoil(*recording, code::stream_capture_merge);
-        return rc = spoil(*waiting, code::stream_capture_merge), true;
+        invalidate_capture(*recording, code::stream_capture_merge);
+        return rc = invalidate_capture(*waiting, code::stream_capture_merge), true;
       }
-      if (awaited.current() != nullptr) rc = spoil(*waiting, code::stream_capture_isolation);
+      if (awaited.current() != nullptr) rc = invalidate_capture(*waiting, code::stream_capture_isolation);
       return true;
     }
   }
@@ -240,7 +240,7 @@ bool capture_wait(const stream_entry& s, event& awaited, unsigned flags, result_
 result_t refuse_captured(event& asked) {
   const std::lock_guard lock(graph_mutex());
   if (asked.in_capture == nullptr) return code::success;
-  if (!asked.in_capture->has_ended) asked.in_capture->is_spoilt = true;
+  if (!asked.in_capture->has_ended) asked.in_capture->is_capture_invalidated = true;
   return code::captured_event;
 }
 
@@ -279,9 +279,9 @@ PL_SIM_API cuStreamEndCapture(stream_t handle, graph_t* out) {
     const std::lock_guard lock(graph_mutex());
     ended = s.target_stream->in_capture;
     if (ended == nullptr) return code::illegal_state;
-    if (ended->origin.lock() != s.target_stream) return spoil(*ended, code::stream_capture_unmatched);
+    if (ended->origin.lock() != s.target_stream) return invalidate_capture(*ended, code::stream_capture_unmatched);
     if (ended->mode != capture_mode::relaxed && ended->thread != std::this_thread::get_id())
-      return spoil(*ended, code::stream_capture_wrong_thread);
+      return invalidate_capture(*ended, code::stream_capture_wrong_thread);
     rc = state_of(*ended);
     if (rc == code::success && !is_joined_up(*ended, *s.target_stream)) rc = code::stream_capture_unjoined;
     end_locked(ended);
@@ -309,9 +309,9 @@ result_t read_capture_info(stream_t handle, capture_info& out) {
   if (is_legacy(s)) return find_implicit_locked(*s.ctx) != nullptr ? code::stream_capture_implicit : code::success;
   const auto& c = s.target_stream->in_capture;
   if (c == nullptr) return code::success;
-  out.status = c->is_spoilt ? capture_status::invalidated : capture_status::active;
+  out.status = c->is_capture_invalidated ? capture_status::invalidated : capture_status::active;
   s.target_stream->shown_tails = s.target_stream->tails;
-  if (!c->is_spoilt)
+  if (!c->is_capture_invalidated)
     out = {out.status, c->id, c->made->handle, s.target_stream->shown_tails.data(), s.target_stream->shown_tails.size()};
   return code::success;
 }
@@ -363,7 +363,7 @@ PL_SIM_API cuStreamUpdateCaptureDependencies_v2(stream_t handle, graph_node_t* a
   const std::lock_guard lock(graph_mutex());
   const auto& c = s.target_stream->in_capture;
   if (c == nullptr) return code::illegal_state;
-  if (c->is_spoilt) return code::stream_capture_invalidated;
+  if (c->is_capture_invalidated) return code::stream_capture_invalidated;
   const std::vector<graph_node_t> wanted(after, after + count);
   for (const graph_node_t node : wanted)
     if (const auto found = find_node(node); found == nullptr || found->graph != c->made->handle) return code::invalid_value;

@@ -21,7 +21,7 @@ struct capture {
   std::shared_ptr<graph> made;
   std::weak_ptr<stream> origin;
   std::vector<std::weak_ptr<stream>> joined;  // origin too
-  bool is_spoilt = false;
+  bool is_capture_invalidated = false;
   bool has_ended = false;
 };
 using capture_ref = std::shared_ptr<capture>;

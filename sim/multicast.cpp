@@ -209,7 +209,7 @@ unsigned multicast_team::replicas(std::size_t offset, std::size_t bytes, void** 
   refresh_locked();
   unsigned count = 0;
   for (const view& one : views_)
-    if (offset >= one.offset && offset + bytes <= one.offset + one.bytes && count < sim_abi::most_multicast_devices)
+    if (offset >= one.offset && offset + bytes <= one.offset + one.bytes && count < sim_abi::max_multicast_devices)
       out[count++] = one.data + (offset - one.offset);
   return count == table_->devices ? count : 0;
 }
@@ -221,7 +221,7 @@ namespace {
 result_t check_prop(const multicast_prop* prop) {
   if (prop == nullptr || prop->flags != 0 || prop->bytes == 0) return code::invalid_value;
   if (!has_multicast()) return code::not_supported;
-  if (prop->devices == 0 || prop->devices > sim_abi::most_multicast_devices) return code::invalid_value;
+  if (prop->devices == 0 || prop->devices > sim_abi::max_multicast_devices) return code::invalid_value;
   const unsigned long long known = handle_type::posix_fd | (fabric_handles() != fabric_mode::off ? handle_type::fabric : 0);
   return (prop->handle_types & ~known) == 0 ? code::success : code::invalid_value;
 }

@@ -39,7 +39,7 @@ class multicast_team {
   result_t add(const device& member);
   result_t bind(std::size_t offset, const physical_memory& memory, std::size_t memory_offset, std::size_t bytes);
   result_t unbind(const device& member, std::size_t offset, std::size_t bytes);
-  // The bytes of every device at [offset, offset + bytes), into `out` (most_multicast_devices entries); how many, or 0 if a
+  // The bytes of every device at [offset, offset + bytes), into `out` (max_multicast_devices entries); how many, or 0 if a
   // device has nothing bound there.
   unsigned replicas(std::size_t offset, std::size_t bytes, void** out);
 

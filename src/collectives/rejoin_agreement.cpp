@@ -28,8 +28,8 @@ failure not_in_time(const std::string& ranks) {
 // Returns are agreed to while it lives.
 class rejoin_scope {
  public:
-  explicit rejoin_scope(messaging::messenger& messages) : messages_(messages) { messages_.let_return(true); }
-  ~rejoin_scope() { messages_.let_return(false); }
+  explicit rejoin_scope(messaging::messenger& messages) : messages_(messages) { messages_.allow_returns(true); }
+  ~rejoin_scope() { messages_.allow_returns(false); }
   rejoin_scope(const rejoin_scope&) = delete;
   rejoin_scope& operator=(const rejoin_scope&) = delete;
 

@@ -92,7 +92,7 @@ std::optional<double> measure(planner& planner, const choice& option, const tran
 }
 
 // Duration of the driver call that reports whether host memory is pinned.
-double measure_question(const cu::driver_table& cuda, const void* pinned, const void* pageable) {
+double measure_driver_query(const cu::driver_table& cuda, const void* pinned, const void* pageable) {
   constexpr unsigned kQuestions = 200, kAtOnce = 8;
   std::vector<double> samples;
   for (unsigned i = 0; i < kQuestions; ++i) {
@@ -212,7 +212,7 @@ result<cost_table> calibrate(const cu::driver_table& cuda, planner& planner, con
     if (!curve.points.empty()) curves.push_back(std::move(curve));
   }
   if (curves.empty()) return failure{EIO, "no copy method works with this device: peerlane doctor says why"};
-  return cost_table(std::move(curves), measure_question(cuda, setup.pinned.data(), setup.pageable.data()));
+  return cost_table(std::move(curves), measure_driver_query(cuda, setup.pinned.data(), setup.pageable.data()));
 }
 
 }  // namespace pl::copy

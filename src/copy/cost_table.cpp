@@ -185,8 +185,8 @@ size_limits limits_of(direction way, const choice& option) {
   return {};
 }
 
-cost_table::cost_table(std::vector<cost_curve> curves, double question_ns)
-    : curves_(std::move(curves)), question_ns_(question_ns) {
+cost_table::cost_table(std::vector<cost_curve> curves, double query_cost_ns)
+    : curves_(std::move(curves)), query_cost_ns_(query_cost_ns) {
   const auto made = std::make_shared<decisions>();
   for (std::size_t way = 0; way < made->by_side.size(); ++way)
     for (std::size_t index = 0; index < kExecutors; ++index)
@@ -197,7 +197,7 @@ cost_table::cost_table(std::vector<cost_curve> curves, double question_ns)
         for (std::size_t side = 0; side < kSides; ++side)
           made->by_side[way][side][index][cell] = cheapest(direction_of, static_cast<other_side>(side), present, bytes);
         if (direction_of != direction::on_device)
-          made->unasked[way][index][cell] = cheapest_unasked(direction_of, present, bytes);
+          made->without_query[way][index][cell] = cheapest_without_query(direction_of, present, bytes);
       }
   decisions_ = made;
 }
@@ -205,7 +205,7 @@ cost_table::cost_table(std::vector<cost_curve> curves, double question_ns)
 cost_table cost_table::drop_method(method kind) const {
   auto rest = curves_;
   std::erase_if(rest, [kind](const cost_curve& curve) { return curve.option.kind == kind; });
-  return cost_table(std::move(rest), question_ns_);
+  return cost_table(std::move(rest), query_cost_ns_);
 }
 
 double cost_table::cost(direction way, other_side side, const choice& option, std::uint64_t bytes) const {
@@ -227,10 +227,10 @@ choice cost_table::cheapest(direction way, other_side side, executor present, st
   return best;
 }
 
-choice cost_table::cheapest_unasked(direction way, executor present, std::uint64_t bytes) const {
+choice cost_table::cheapest_without_query(direction way, executor present, std::uint64_t bytes) const {
   constexpr other_side kHostSides[] = {other_side::pinned, other_side::pageable};
   choice best{method::copy_engine, 0};
-  double best_loss_ns = question_ns_ + 1e-3;  // a loss up to the cost of the question is still worth it
+  double best_loss_ns = query_cost_ns_ + 1e-3;  // a loss up to the cost of the question is still worth it
   double least_ns[std::size(kHostSides)];
   for (std::size_t i = 0; i < std::size(kHostSides); ++i)
     least_ns[i] = cautious_cost(way, kHostSides[i], cheapest(way, kHostSides[i], present, bytes), bytes);
@@ -247,7 +247,7 @@ choice cost_table::cheapest_unasked(direction way, executor present, std::uint64
 }
 
 std::string cost_table::text() const {
-  std::string out = format("%s\nquestion %.0f\n", kHeader, question_ns_);
+  std::string out = format("%s\nquestion %.0f\n", kHeader, query_cost_ns_);
   for (const auto& curve : curves_) {
     out +=
         format("curve %s %s %s %u", name_of(curve.way), name_of(curve.side), name_of(curve.option.kind), curve.option.width);
@@ -260,7 +260,7 @@ std::string cost_table::text() const {
 
 result<cost_table> cost_table::parse(const std::string& text) {
   std::vector<cost_curve> curves;
-  double question_ns = kUsualQuestionNs;
+  double query_cost_ns = kUsualQueryNs;
   std::size_t number = 0;
   for (std::size_t position = 0; position < text.size();) {
     const auto end = std::min(text.find('\n', position), text.size());
@@ -275,7 +275,7 @@ result<cost_table> cost_table::parse(const std::string& text) {
     if (words.size() == 2 && words[0] == "question") {
       std::uint64_t ns = 0;
       if (!parse_number(words[1], ns) || ns > kMaxNs) return failure{EINVAL, format("line %zu: question NS", number)};
-      question_ns = static_cast<double>(ns);
+      query_cost_ns = static_cast<double>(ns);
     }
     if (words.empty() || words[0] != "curve") continue;  // what the file says of its machine
     auto curve = parse_curve(words);
@@ -283,7 +283,7 @@ result<cost_table> cost_table::parse(const std::string& text) {
     curves.push_back(*std::move(curve));
   }
   if (curves.empty()) return failure{EINVAL, "no curve in it"};
-  return cost_table(std::move(curves), question_ns);
+  return cost_table(std::move(curves), query_cost_ns);
 }
 
 }  // namespace pl::copy

@@ -104,8 +104,8 @@ class cost_table {
  public:
   // Measured on an H100 over PCIe 5 x16 behind a Sapphire Rapids (docs/results/envelope); for machines not yet calibrated.
   static const cost_table& built_in();
-  // `question_ns`: duration of the driver call that reports whether host memory is pinned.
-  explicit cost_table(std::vector<cost_curve> curves, double question_ns = kUsualQuestionNs);
+  // `query_cost_ns`: duration of the driver call that reports whether host memory is pinned.
+  explicit cost_table(std::vector<cost_curve> curves, double query_cost_ns = kUsualQueryNs);
 
   choice pick(direction way, other_side side, executor present, std::uint64_t bytes) const noexcept {
     return decisions_->by_side[static_cast<std::size_t>(way)][static_cast<std::size_t>(side)]
@@ -113,10 +113,10 @@ class cost_table {
   }
   // The method for host memory of unknown pinned state: it works for pinned and pageable memory, and costs at most as
   // much more than the best method as the driver call would. Width 0: there is no such method, ask the driver.
-  choice pick_unasked(direction way, executor present, std::uint64_t bytes) const noexcept {
-    return decisions_->unasked[static_cast<std::size_t>(way)][static_cast<std::size_t>(present)][cell_of(bytes)];
+  choice pick_without_query(direction way, executor present, std::uint64_t bytes) const noexcept {
+    return decisions_->without_query[static_cast<std::size_t>(way)][static_cast<std::size_t>(present)][cell_of(bytes)];
   }
-  double question_ns() const noexcept { return question_ns_; }
+  double query_cost_ns() const noexcept { return query_cost_ns_; }
   // The same table without the curves of a method.
   cost_table drop_method(method kind) const;
   const std::vector<cost_curve>& curves() const noexcept { return curves_; }
@@ -150,18 +150,18 @@ class cost_table {
   }
 
  private:
-  static constexpr double kUsualQuestionNs = 120;  // 90 to 200 have been measured
+  static constexpr double kUsualQueryNs = 120;  // 90 to 200 have been measured
   choice cheapest(direction way, other_side side, executor present, std::uint64_t bytes) const;
-  choice cheapest_unasked(direction way, executor present, std::uint64_t bytes) const;
+  choice cheapest_without_query(direction way, executor present, std::uint64_t bytes) const;
   double cautious_cost(direction way, other_side side, const choice& option, std::uint64_t bytes) const {
     return cost(way, side, option, bytes) * caution(option);
   }
   std::vector<cost_curve> curves_;
-  double question_ns_;
+  double query_cost_ns_;
   // 36 KiB, on the heap: tables are passed by value, and some threads have stacks of 256 KiB.
   struct decisions {
     std::array<std::array<std::array<std::array<choice, kCells>, kExecutors>, kSides>, 3> by_side;
-    std::array<std::array<std::array<choice, kCells>, kExecutors>, 2> unasked;  // to_device, to_host
+    std::array<std::array<std::array<choice, kCells>, kExecutors>, 2> without_query;  // to_device, to_host
   };
   std::shared_ptr<const decisions> decisions_;
 };

@@ -90,14 +90,14 @@ std::vector<alternative> alternatives(const cost_table& costs, direction way, ot
   return out;
 }
 
-std::string unasked_remark(const cost_table& costs, direction way, other_side side, executor present, std::uint64_t bytes) {
+std::string no_query_remark(const cost_table& costs, direction way, other_side side, executor present, std::uint64_t bytes) {
   if (way == direction::on_device) return "";
-  const choice unasked = costs.pick_unasked(way, present, bytes);
-  if (unasked.width == 0 || unasked == costs.pick(way, side, present, bytes)) return "";
+  const choice without_query = costs.pick_without_query(way, present, bytes);
+  if (without_query.width == 0 || without_query == costs.pick(way, side, present, bytes)) return "";
   return format(
       "unless the host memory is registered: %s, which does for pinned and for pageable memory, so that the driver "
       "need not be asked (%.0f ns)\n",
-      to_text(unasked).c_str(), costs.question_ns());
+      to_text(without_query).c_str(), costs.query_cost_ns());
 }
 
 std::string explain(const cost_table& costs, const std::string& origin, direction way, other_side side, executor present,
@@ -107,7 +107,7 @@ std::string explain(const cost_table& costs, const std::string& origin, directio
   for (const auto& one : alternatives(costs, way, side, present, bytes))
     out += format("  %-22s %12s  %s\n", to_text(one.option).c_str(),
                   std::isfinite(one.expected_ns) ? duration(one.expected_ns).c_str() : "-", one.reason.c_str());
-  out += unasked_remark(costs, way, side, present, bytes);
+  out += no_query_remark(costs, way, side, present, bytes);
   out += format("ways by size: %s\n", to_text(crossovers(costs, way, side, present)).c_str());
   out += format("costs: %s\n", origin.c_str());
   return out;

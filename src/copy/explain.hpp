@@ -30,8 +30,8 @@ std::vector<alternative> alternatives(const cost_table& costs, direction way, ot
                                       std::uint64_t bytes);
 
 // A remark for host memory that takes another method because the driver is not asked whether it is pinned
-// (cost_table::pick_unasked); empty if the method is the same.
-std::string unasked_remark(const cost_table& costs, direction way, other_side side, executor present, std::uint64_t bytes);
+// (cost_table::pick_without_query); empty if the method is the same.
+std::string no_query_remark(const cost_table& costs, direction way, other_side side, executor present, std::uint64_t bytes);
 
 // All of this as a text of several lines; `origin` says where the costs come from.
 std::string explain(const cost_table& costs, const std::string& origin, direction way, other_side side, executor present,

@@ -303,10 +303,10 @@ choice planner::choose(const transfer& transfer, sides& ends) {
       ends.other_is_known = true;
     } else {
       // The executor is determined only if one could change the answer.
-      choice unasked = costs_.pick_unasked(ends.way, best_executor_, bytes);
-      if (unasked.width == 0 || needed_executor(unasked.kind) != executor::none)
-        unasked = costs_.pick_unasked(ends.way, present(), bytes);
-      if (unasked.width != 0) return unasked;
+      choice without_query = costs_.pick_without_query(ends.way, best_executor_, bytes);
+      if (without_query.width == 0 || needed_executor(without_query.kind) != executor::none)
+        without_query = costs_.pick_without_query(ends.way, present(), bytes);
+      if (without_query.width != 0) return without_query;
       inspect_other(transfer, ends);
     }
   }

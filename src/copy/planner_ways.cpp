@@ -51,7 +51,7 @@ const cu::pointer_info* planner::registered(std::uint64_t pointer, std::size_t b
 bool planner::copy_shortly(const transfer& transfer, const cu::pointer_info* device_info) {
   if (transfer.way == direction::on_device) return false;
   const bool to_device = transfer.way == direction::to_device;
-  const choice option = costs_.pick_unasked(transfer.way, best_executor_, transfer.row_bytes);
+  const choice option = costs_.pick_without_query(transfer.way, best_executor_, transfer.row_bytes);
   if (option != choice{to_device ? method::cpu_store : method::cpu_load, 1} || !is_mine()) return false;
   const std::uint64_t device = to_device ? transfer.dst : transfer.src;
   void* const host = host_pointer(to_device ? transfer.src : transfer.dst);

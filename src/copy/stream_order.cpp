@@ -196,7 +196,7 @@ result<stream_order::place> stream_order::begin(cu::stream_t after, std::span<co
   if (!stream) return stream.error();
   const std::lock_guard lock(mutex_);
   if (auto ready = open_words(); !ready) return ready.error();
-  if (auto looked = start_looking(); !looked) return looked.error();
+  if (auto looked = start_search(); !looked) return looked.error();
   auto armed = find_channel(stream->id, blocks.size());
   if (armed == nullptr) return failure{EAGAIN, "all DMA channels for copies that wait for streams are in use"};
 
@@ -283,7 +283,7 @@ status stream_order::make_wait(cu::stream_t stream, const place& asked) {
 result<std::uint32_t> stream_order::release_behind(unsigned index, const std::shared_ptr<dma::channel>& queue) {
   if (auto reason = queue->fault()) return *std::move(reason);
   if (auto ready = open_words(); !ready) return ready.error();
-  if (auto looked = start_looking(); !looked) return looked.error();
+  if (auto looked = start_search(); !looked) return looked.error();
   plain_end& end = plain_[index];
   if (end.done == nullptr && (end.done = words_->take()) == nullptr)
     return failure{ENOTSUP, "too many channels have ended with faults: no more streams can wait for copies"};
@@ -359,7 +359,7 @@ status stream_order::record(cu::event_t event, unsigned index, const std::shared
 // ---- Monitoring what is outstanding
 
 // Precondition: the lock is held until the work to be monitored is queued.
-status stream_order::start_looking() {
+status stream_order::start_search() {
   if (is_asleep_) changed_.notify_one();
   if (monitor_.joinable()) return {};
   auto started = try_start_thread("monitors copies behind streams", [this] { monitor(); });

@@ -107,7 +107,7 @@ class stream_order {
   void give_up(channel& broken, failure reason);
   void monitor();
   bool poll_once();
-  status start_looking();
+  status start_search();
 
   const gpu_context context_;
   const channel_source& source_;

@@ -324,7 +324,7 @@ PL_DEVICE std::uint64_t load_data64(std::uint64_t address) {
 
 template <class T>
 PL_DEVICE void store_to_all(std::uint64_t address, T value) {
-  void* replicas[sim_abi::most_multicast_devices];
+  void* replicas[sim_abi::max_multicast_devices];
   const unsigned count = g_services->multicast(address, sizeof(T), replicas);
   for (unsigned i = 0; i < count; ++i) __atomic_store_n(static_cast<T*>(replicas[i]), value, kRelaxedStore);
 }

@@ -11,7 +11,7 @@
 
 namespace pl::sim_abi {
 
-constexpr unsigned most_multicast_devices = 16;
+constexpr unsigned max_multicast_devices = 16;
 constexpr std::uint32_t kernel_abi_version = 3;
 
 struct thread_ids {
@@ -32,7 +32,7 @@ struct kernel_services {
   void (*sync_threads)();
   void (*yield)();                     // a poll: let others run
   void (*pause_ns)(std::uint64_t ns);  // a poll that is in no hurry
-  // The CPU addresses of `bytes` bytes at a multicast address, one a device, into `out` (most_multicast_devices entries);
+  // The CPU addresses of `bytes` bytes at a multicast address, one a device, into `out` (max_multicast_devices entries);
   // how many. Faults if the address is none, may not be written, or a device has bound no memory there.
   unsigned (*multicast)(std::uint64_t address, std::size_t bytes, void** out);
   // Delayed visibility. While the word is not 0, stores and system fences go through the two functions. A store that is

@@ -602,9 +602,9 @@ status messenger::peer_state(int rank) const {
 
 // ---- Ranks that come back
 
-void messenger::let_return(bool is_let) {
+void messenger::allow_returns(bool is_let) {
   const std::lock_guard lock(core_->mutex_);
-  core_->returns_.let_all(is_let);
+  core_->returns_.allow_all(is_let);
 }
 
 bool messenger::is_elastic() const { return core_->returns_.is_open(); }

@@ -316,7 +316,7 @@ class messenger {
   // time.
   request await_return();
   // While true, this process consents to every return without await_return().
-  void let_return(bool is_let);
+  void allow_returns(bool is_let);
   bool is_elastic() const;
   // Counts the processes that have had the rank of `peer`, from 1; 0: none that this process has known.
   std::uint32_t incarnation(int peer) const;

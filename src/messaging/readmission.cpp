@@ -191,7 +191,7 @@ void readmission::find_rank_0() {
   if (!zero.is_dead || coming_) return;
   // Does not search for rank 0 without consent, so that a process that is ending does not disturb a new job at the same
   // address.
-  if (!lets_all_ && waiting_.empty()) {
+  if (!allows_all_ && waiting_.empty()) {
     must_search_ = false;
     if (rank_0_->is_finding_rank_0()) rank_0_->stop_finding_rank_0();
     return;
@@ -254,7 +254,7 @@ std::string readmission::awaited(int rank) {
 void readmission::consent() {
   auto& one = *coming_;
   auto& remote = context_.peer(one.rank);
-  if ((waiting_.empty() && !lets_all_) || !remote.is_dead || !is_quiet(one.rank)) return;
+  if ((waiting_.empty() && !allows_all_) || !remote.is_dead || !is_quiet(one.rank)) return;
   if (!waiting_.empty()) {
     one.waiter = waiting_.front();
     waiting_.pop_front();
@@ -285,7 +285,7 @@ void readmission::complete() {
   context_.wake.note();
   const known_return done{one.rank, one.incarnation};
   if (one.waiter != nullptr) tell(*one.waiter, done);
-  else if (!lets_all_) unreported_.push_back(done);
+  else if (!allows_all_) unreported_.push_back(done);
 }
 
 void readmission::drop(const rejoin_message& message) {

@@ -2,8 +2,8 @@
 // Ranks that come back as new processes (docs/design/0013-ranks-that-come-back.md). Every rank has this part: the operations
 // that wait for a return, and the state of the return in progress.
 //
-// A return needs the consent of every process, by an operation of begin() or by let_all(). Before that, nothing from the new
-// process arrives here. When the operation ends, the rank is in the state of a rank that has just opened: no message,
+// A return needs the consent of every process, by an operation of begin() or by allow_all(). Before that, nothing from the
+// new process arrives here. When the operation ends, the rank is in the state of a rank that has just opened: no message,
 // memory, window, number or credit of the old process is left.
 //
 // Rank 0 coordinates returns ("holds the meeting"). While rank 0 is gone, nobody can come back. The others then search for
@@ -41,8 +41,8 @@ class readmission {
   operation& begin();
   void cancel(operation& op);
   // While it is true, this process consents to every return without an operation.
-  void let_all(bool is_let) noexcept {
-    lets_all_ = is_let;
+  void allow_all(bool is_let) noexcept {
+    allows_all_ = is_let;
     context_.wake.note();  // a sleeping thread must check which returns wait for consent
   }
   // For error messages: what the return of this rank waits for, as far as this process knows. Empty: the rank is not lost.
@@ -103,7 +103,7 @@ class readmission {
   bool must_search_ = false;              // the search for a new process of rank 0 must start
   std::uint64_t polled_ns_ = 0;
   unsigned rounds_ = 0;
-  bool is_open_ = false, lets_all_ = false;
+  bool is_open_ = false, allows_all_ = false;
   std::uint64_t losses_ = 0;
   std::optional<arrival> coming_;
   std::deque<operation*> waiting_;

@@ -183,40 +183,40 @@ TEST(CostTable, SkipsTheDriverQueryWhereItCostsMoreThanItSaves) {
       "curve to_host pageable cpu_load 1 64:1000 4096:4000 65536:65000\n"
       "curve to_host pageable copy_engine 1 64:4060 4096:4060 65536:9000\n");
   constexpr auto kWay = direction::to_host;
-  EXPECT_EQ(table.question_ns(), 100);
+  EXPECT_EQ(table.query_cost_ns(), 100);
   EXPECT_NE(table.pick(kWay, other_side::pinned, executor::none, 4096),
             table.pick(kWay, other_side::pageable, executor::none, 4096));
-  EXPECT_EQ(table.pick_unasked(kWay, executor::none, 4096).width, 1) << "either does";
-  EXPECT_EQ(table.pick_unasked(kWay, executor::none, 64), (choice{method::cpu_load, 1})) << "the best for both";
-  EXPECT_EQ(table.pick_unasked(kWay, executor::none, 65536), (choice{method::copy_engine, 1}));
+  EXPECT_EQ(table.pick_without_query(kWay, executor::none, 4096).width, 1) << "either does";
+  EXPECT_EQ(table.pick_without_query(kWay, executor::none, 64), (choice{method::cpu_load, 1})) << "the best for both";
+  EXPECT_EQ(table.pick_without_query(kWay, executor::none, 65536), (choice{method::copy_engine, 1}));
   EXPECT_EQ(parsed("question 20\n" + table.text().substr(table.text().find("curve")))
-                .pick_unasked(kWay, executor::none, 4096)
+                .pick_without_query(kWay, executor::none, 4096)
                 .width,
             0)
       << "a question that is cheaper than the worse way is asked";
-  EXPECT_EQ(table.pick_unasked(direction::to_device, executor::none, 64).width, 0) << "no curves";
+  EXPECT_EQ(table.pick_without_query(direction::to_device, executor::none, 64).width, 0) << "no curves";
   EXPECT_FALSE(cost_table::parse(kHeader + "question x\ncurve to_host pinned cpu_load 1 64:1\n"));
 }
 
 // What is taken without asking is open to both kinds, and never dearer than the question above what asking would give.
 TEST(CostTable, AMethodChosenWithoutAQueryLosesAtMostTheQuerysCost) {
   const auto& table = cost_table::built_in();
-  std::size_t unasked = 0;
+  std::size_t without_query = 0;
   for (const auto way : {direction::to_device, direction::to_host})
     for (const executor present : {executor::none, executor::kernel, executor::channel, executor::both})
       for (std::uint64_t bytes = 1; bytes <= 1u << 30; bytes *= 2) {
-        const auto option = table.pick_unasked(way, present, bytes);
+        const auto option = table.pick_without_query(way, present, bytes);
         if (option.width == 0) continue;
-        ++unasked;
+        ++without_query;
         EXPECT_TRUE(is_available(option.kind, present));
         for (const auto side : {other_side::pinned, other_side::pageable}) {
           const auto best = table.pick(way, side, present, bytes);
           EXPECT_LE(table.cost(way, side, option, bytes) * caution(option),
-                    table.cost(way, side, best, bytes) * caution(best) + table.question_ns() + 1e-6)
+                    table.cost(way, side, best, bytes) * caution(best) + table.query_cost_ns() + 1e-6)
               << name_of(way) << " " << bytes;
         }
       }
-  EXPECT_GT(unasked, 40u) << "all short copies by the CPU, at least";
+  EXPECT_GT(without_query, 40u) << "all short copies by the CPU, at least";
 }
 
 TEST(CostTable, TextsComeBackAsTheyWere) {

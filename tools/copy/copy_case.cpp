@@ -117,8 +117,8 @@ paired_comparison compare_pairs(std::span<const sample_pair> pairs) {
           !pairs.empty() && median_interval(beyond).low > 0};
 }
 
-dominant_method most_taken(const std::uint64_t (&before)[copy::kMethods], const std::uint64_t (&after)[copy::kMethods],
-                           const std::uint64_t (&forced)[copy::kMethods]) {
+dominant_method max_taken(const std::uint64_t (&before)[copy::kMethods], const std::uint64_t (&after)[copy::kMethods],
+                          const std::uint64_t (&forced)[copy::kMethods]) {
   std::uint64_t most = 0, sum = 0;
   dominant_method out;
   for (std::size_t i = 0; i < copy::kMethods; ++i) {
@@ -141,10 +141,10 @@ std::string to_text(const dominant_method& taken, const copy::cost_table& costs,
                                            copy::executor::none};
   for (const auto present : kBestFirst) {
     if (test_case.way == direction::on_device) break;
-    if (const auto unasked = costs.pick_unasked(test_case.way, present, bytes);
-        unasked.width != 0 && unasked.kind == taken.method)
-      return taken.share > 0.98 ? copy::to_text(unasked)
-                                : format("%s %.0f %%", copy::to_text(unasked).c_str(), taken.share * 100);
+    if (const auto without_query = costs.pick_without_query(test_case.way, present, bytes);
+        without_query.width != 0 && without_query.kind == taken.method)
+      return taken.share > 0.98 ? copy::to_text(without_query)
+                                : format("%s %.0f %%", copy::to_text(without_query).c_str(), taken.share * 100);
   }
   for (const auto present : kBestFirst)
     if (const auto picked = costs.pick(test_case.way, test_case.side, present, bytes); picked.kind == taken.method) {

@@ -83,8 +83,8 @@ struct dominant_method {
   double share = 0;  // 0: it copied nothing
 };
 // From the planner's counters before and after, less the copies whose method was forced.
-dominant_method most_taken(const std::uint64_t (&before)[copy::kMethods], const std::uint64_t (&after)[copy::kMethods],
-                           const std::uint64_t (&forced)[copy::kMethods]);
+dominant_method max_taken(const std::uint64_t (&before)[copy::kMethods], const std::uint64_t (&after)[copy::kMethods],
+                          const std::uint64_t (&forced)[copy::kMethods]);
 // "engine_copy x2", or "engine_copy x2 88 %" if other methods were picked too. The width is the one that the table
 // gives this method at this size.
 std::string to_text(const dominant_method& taken, const copy::cost_table& costs, const copy_case& test_case,

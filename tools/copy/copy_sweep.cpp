@@ -235,7 +235,7 @@ class copy_sweep {
     std::uint64_t forced[copy::kMethods] = {};
     for (const auto& one : entrants)
       if (one.forced_choice) forced[static_cast<std::size_t>(one.forced_choice->kind)] += one.record.done;
-    report_size(test_case, transfer, entrants, all, most_taken(before.copies, after.copies, forced));
+    report_size(test_case, transfer, entrants, all, max_taken(before.copies, after.copies, forced));
   }
 
   // Compares the planner with the best single method by new samples.

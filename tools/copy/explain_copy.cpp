@@ -108,7 +108,7 @@ int run_explain_copy(const invocation& call) {
     else if (one.is_taken)
       std::printf("goes by %s: about %s, %s GB/s\n\n", copy::to_text(one.option).c_str(),
                   format_duration_ns(one.expected_ns).c_str(), short_number(bandwidth(one.expected_ns)).c_str());
-  if (const auto remark = copy::unasked_remark(costs.table, test_case.way, test_case.side, present, options.bytes);
+  if (const auto remark = copy::no_query_remark(costs.table, test_case.way, test_case.side, present, options.bytes);
       !remark.empty())
     std::printf("%s\n", remark.c_str());
   text_table table({{"way", text_table::align::left}, {"expected us"}, {"GB/s"}, {"", text_table::align::left}});

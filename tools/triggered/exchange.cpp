@@ -207,7 +207,7 @@ class graph_exchange final : public exchange {
   }
 
   int unit() const override { return unit_; }
-  int most_at_once() const override { return std::numeric_limits<int>::max(); }  // the channel counts none of them
+  int max_at_once() const override { return std::numeric_limits<int>::max(); }  // the channel counts none of them
   bool is_one_launch() const override { return is_loop_; }
 
   void iterate(std::size_t, std::uint64_t, int count) override {

@@ -46,7 +46,7 @@ class exchange {
   // Iterations come in multiples of it.
   virtual int unit() const { return 1; }
   // How many calls of iterate() may be in progress, because a channel limits what is queued on streams.
-  virtual int most_at_once() const { return 80; }
+  virtual int max_at_once() const { return 80; }
   // Whether one call of iterate() runs all iterations of a repetition, whatever -b says.
   virtual bool is_one_launch() const { return false; }
   // Queues or does `count` iterations of rank 0: send, receive, kernel; rank 1: receive, kernel, send.

@@ -97,7 +97,7 @@ class run {
     auto& runner = *arm_run.runner;
     const int unit = runner.unit(), iterations = (at_least + unit - 1) / unit * unit;
     const int batch =
-        runner.is_one_launch() ? iterations : std::max(unit, std::min(plan_.batch, runner.most_at_once()) / unit * unit);
+        runner.is_one_launch() ? iterations : std::max(unit, std::min(plan_.batch, runner.max_at_once()) / unit * unit);
     session_.context().set_mode(arm_run.setup.mode);
     session_.fill(kStart, bytes);
     session_.barrier();

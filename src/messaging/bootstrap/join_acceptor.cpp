@@ -47,7 +47,7 @@ void join_acceptor::reject(joining_process& candidate, const std::string& text) 
 }
 
 // Until a process is authenticated, nothing that it sends ends the run.
-status join_acceptor::hear(joining_process& candidate, star_frame&& said) {
+status join_acceptor::handle_frame(joining_process& candidate, star_frame&& said) {
   if (secret_.empty()) {
     candidate.is_over = true;
     return decide_(candidate, said.head, text_of(said.body));
@@ -116,7 +116,7 @@ status join_acceptor::serve() {
     star_frame said;
     auto whole = candidate->stream.receive(said);
     if (whole && *whole)
-      if (auto fine = hear(*candidate, std::move(said)); !fine) return fine;
+      if (auto fine = handle_frame(*candidate, std::move(said)); !fine) return fine;
     const bool is_slow = monotonic_ns() - candidate->arrived_ns > kHelloMs * std::uint64_t{1'000'000};
     candidate = !whole || candidate->is_over || is_slow ? joining_processes_.erase(candidate) : candidate + 1;
   }

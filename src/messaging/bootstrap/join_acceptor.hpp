@@ -82,7 +82,7 @@ class join_acceptor {
  private:
   static constexpr std::size_t kMaxUnauthenticated = 64;
   void make_room();
-  status hear(joining_process& candidate, star_frame&& said);
+  status handle_frame(joining_process& candidate, star_frame&& said);
   void challenge(joining_process& candidate, star_frame&& hello);
 
   const job_settings settings_;

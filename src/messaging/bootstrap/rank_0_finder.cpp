@@ -56,13 +56,13 @@ status rank_0_finder::start(survivor_claim claim) {
   return {};
 }
 
-void rank_0_finder::stop_looking() {
+void rank_0_finder::stop_search() {
   const std::lock_guard lock(mutex_);
   claim_.reset();
   ++version_;
 }
 
-bool rank_0_finder::is_looking() {
+bool rank_0_finder::is_searching() {
   const std::lock_guard lock(mutex_);
   return claim_ || found_;
 }

@@ -28,8 +28,8 @@ class rank_0_finder {
   status start(survivor_claim claim);
   // Ends the search without waiting for the thread. A connection that was already found is kept, because rank 0 has counted
   // this process as connected since then.
-  void stop_looking();
-  bool is_looking();
+  void stop_search();
+  bool is_searching();
   // Returns the connection with the new process once; that process has received this rank's claim. Empty: none found yet.
   std::optional<joined_job> take();
   // Readable when take() has a connection, or when a descriptor passed to watch() is readable.

@@ -276,9 +276,9 @@ status star_exchange::find_rank_0(survivor_claim known) {
   return channel_->finder()->start(std::move(known));
 }
 
-void star_exchange::stop_finding_rank_0() { channel_->finder()->stop_looking(); }
+void star_exchange::stop_finding_rank_0() { channel_->finder()->stop_search(); }
 
-bool star_exchange::is_finding_rank_0() { return channel_->finder()->is_looking(); }
+bool star_exchange::is_finding_rank_0() { return channel_->finder()->is_searching(); }
 
 void star_exchange::answer_rank_0(std::uint64_t step, const std::vector<std::byte>& part) {
   static_cast<void>(channel_->send(0, make_message({message_kind::part, 0, step}, part), kPatientMs));

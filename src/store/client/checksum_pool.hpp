@@ -60,7 +60,7 @@ class checksum_pool {
   // 0 until they are started.
   std::size_t thread_count() const noexcept { return count_.load(std::memory_order_relaxed); }
   // Whether a thread is polling right now, so that it takes the next part at once.
-  bool is_looking() const noexcept { return searching_.load(std::memory_order_relaxed) != 0; }
+  bool is_searching() const noexcept { return searching_.load(std::memory_order_relaxed) != 0; }
   // Whether no thread is awake: waking one takes 50 us or more in a virtual machine.
   bool is_asleep() const noexcept { return asleep_.load(std::memory_order_relaxed) == thread_count(); }
   // Whether more parts wait than there are threads.

@@ -26,7 +26,7 @@ std::uint64_t all_free(std::uint64_t slot_bytes) {
 // Limits for values whose only copy is in memory. Slots may take half of the arena, because spilling small values costs
 // more than the room it frees. All such values together may take seven eighths. The rest serves values on their way to
 // and from the disk.
-constexpr std::uint64_t kLastingSlotsPart = 2, kReservePart = 8;
+constexpr std::uint64_t kSoleCopySlotsPart = 2, kReservePart = 8;
 constexpr std::uint64_t kReadPart = 16, kMaxReadBytes = std::uint64_t{16} << 20;  // reserved for reads
 
 // Reserves an address range of this size, aligned to `page_bytes`. Returns null on failure; errno has the reason.
@@ -106,31 +106,31 @@ arena::~arena() {
 }
 
 bool arena::open_apart() {
-  if (apart_is_open_) return true;
-  apart_is_open_ = ::mprotect(info_.base + info_.size_bytes, info_.size_bytes, PROT_READ | PROT_WRITE) == 0;
-  return apart_is_open_;
+  if (private_is_open_) return true;
+  private_is_open_ = ::mprotect(info_.base + info_.size_bytes, info_.size_bytes, PROT_READ | PROT_WRITE) == 0;
+  return private_is_open_;
 }
 
 bool arena::may_take(std::uint64_t size_bytes, bool small, placement place) const {
   const std::uint64_t whole = info_.size_bytes;
   const std::uint64_t reserve = place.for_read ? 0 : std::min(whole / kReadPart, kMaxReadBytes);
   if (space_.free_bytes() < size_bytes + reserve) return false;
-  if (!place.lasting) return true;
-  if (small && lasting_slot_bytes_ + size_bytes > whole / kLastingSlotsPart) return false;
+  if (!place.sole_copy) return true;
+  if (small && sole_copy_slot_bytes_ + size_bytes > whole / kSoleCopySlotsPart) return false;
   return sole_copy_bytes_ + size_bytes <= whole - whole / kReservePart;
 }
 
-bool arena::is_lasting_full(std::uint64_t size_bytes) const {
+bool arena::is_sole_copy_full(std::uint64_t size_bytes) const {
   const bool small = size_bytes <= kSlotBytes;
   placement place;
   place.for_read = true;  // the other limits do not apply
   std::lock_guard lock(mutex_);
   if (!may_take(small ? kBlockBytes : whole_blocks(size_bytes), small, place)) return false;
-  place.lasting = true;
+  place.sole_copy = true;
   return !may_take(small ? kBlockBytes : whole_blocks(size_bytes), small, place);
 }
 
-bool arena::make_lasting(std::span<const segment> pieces) noexcept {
+bool arena::mark_sole_copy(std::span<const segment> pieces) noexcept {
   std::uint64_t bytes = 0;
   for (const segment& piece : pieces) bytes += whole_blocks(piece.size_bytes);
   std::lock_guard lock(mutex_);
@@ -145,14 +145,14 @@ std::optional<std::vector<segment>> arena::allocate_blocks(std::uint64_t size_by
   if (!may_take(bytes, size_bytes <= kSlotBytes, place) || (place.apart && !open_apart())) return std::nullopt;
   auto pieces = space_.allocate(size_bytes, max_pieces);
   if (!pieces) return pieces;
-  if (place.lasting) sole_copy_bytes_ += bytes;
+  if (place.sole_copy) sole_copy_bytes_ += bytes;
   if (place.apart)
     for (segment& piece : *pieces) piece.offset_bytes += info_.size_bytes;
   return pieces;
 }
 
-void arena::release_blocks(segment piece, bool lasting) {
-  if (lasting) sole_copy_bytes_ -= piece.size_bytes;
+void arena::release_blocks(segment piece, bool sole_copy) {
+  if (sole_copy) sole_copy_bytes_ -= piece.size_bytes;
   if (piece.offset_bytes >= info_.size_bytes) {
     // Memory that is used in both halves would double the tier, so the pages of the other half are given back.
     ::madvise(info_.base + piece.offset_bytes, piece.size_bytes, MADV_DONTNEED);
@@ -220,7 +220,7 @@ void arena::allocate_side_by_side(std::span<const std::uint64_t> sizes, placemen
   allocate_side_by_side(sizes.subspan(half), place, pieces.subspan(half));
 }
 
-void arena::release(std::span<const segment> pieces, bool lasting) noexcept {
+void arena::release(std::span<const segment> pieces, bool sole_copy) noexcept {
   if (pieces.empty()) return;
   {
     std::lock_guard lock(mutex_);
@@ -230,7 +230,7 @@ void arena::release(std::span<const segment> pieces, bool lasting) noexcept {
         continue;
       }
       piece.size_bytes = whole_blocks(piece.size_bytes);
-      release_blocks(piece, lasting);
+      release_blocks(piece, sole_copy);
     }
     releases_.fetch_add(1, std::memory_order_release);
     if (waiting_ == 0) return;
@@ -251,7 +251,7 @@ void arena::release_many(std::span<released_piece> pieces) noexcept {
     std::lock_guard lock(mutex_);
     released_piece range;  // grows by neighbours
     const auto end_range = [&] {
-      if (range.piece.size_bytes != 0) release_blocks(range.piece, range.lasting);
+      if (range.piece.size_bytes != 0) release_blocks(range.piece, range.sole_copy);
     };
     for (const released_piece& one : pieces) {
       if (lies_in_slot(one.piece)) {
@@ -260,13 +260,13 @@ void arena::release_many(std::span<released_piece> pieces) noexcept {
       }
       const segment whole{one.piece.offset_bytes, whole_blocks(one.piece.size_bytes)};
       const bool is_next = range.piece.offset_bytes + range.piece.size_bytes == whole.offset_bytes &&
-                           range.lasting == one.lasting && whole.offset_bytes % info_.chunk_bytes != 0;
+                           range.sole_copy == one.sole_copy && whole.offset_bytes % info_.chunk_bytes != 0;
       if (is_next && range.piece.size_bytes != 0) {
         range.piece.size_bytes += whole.size_bytes;
         continue;
       }
       end_range();
-      range = {whole, one.lasting};
+      range = {whole, one.sole_copy};
     }
     end_range();
     releases_.fetch_add(1, std::memory_order_release);
@@ -277,13 +277,13 @@ void arena::release_many(std::span<released_piece> pieces) noexcept {
 
 std::optional<segment> arena::allocate_slot(std::uint64_t size_bytes, placement place) {
   const std::uint64_t slot_bytes = std::max(kSmallestSlotBytes, std::bit_ceil(size_bytes));
-  auto& roomy = roomy_[{slot_bytes, place.apart, place.lasting}];
+  auto& roomy = roomy_[{slot_bytes, place.apart, place.sole_copy}];
   if (roomy.empty()) {
     if (!may_take(kBlockBytes, true, place)) return std::nullopt;
     const auto fresh = allocate_blocks(kBlockBytes, place);
     if (!fresh) return std::nullopt;
-    if (place.lasting) lasting_slot_bytes_ += kBlockBytes;
-    slot_blocks_[fresh->front().offset_bytes] = slot_block{slot_bytes, all_free(slot_bytes), place.lasting};
+    if (place.sole_copy) sole_copy_slot_bytes_ += kBlockBytes;
+    slot_blocks_[fresh->front().offset_bytes] = slot_block{slot_bytes, all_free(slot_bytes), place.sole_copy};
     roomy.insert(fresh->front().offset_bytes);
   }
   const std::uint64_t block = *roomy.begin();
@@ -297,15 +297,15 @@ std::optional<segment> arena::allocate_slot(std::uint64_t size_bytes, placement 
 void arena::release_slot(const segment& piece) {
   const std::uint64_t block = piece.offset_bytes / kBlockBytes * kBlockBytes;
   slot_block& slots = slot_blocks_[block];
-  const bool lasting = slots.lasting;
-  auto& roomy = roomy_[{slots.slot_bytes, block >= info_.size_bytes, lasting}];
+  const bool sole_copy = slots.sole_copy;
+  auto& roomy = roomy_[{slots.slot_bytes, block >= info_.size_bytes, sole_copy}];
   if (slots.free == 0) roomy.insert(block);
   slots.free |= std::uint64_t{1} << ((piece.offset_bytes - block) / slots.slot_bytes);
   if (slots.free != all_free(slots.slot_bytes)) return;
   roomy.erase(block);
   slot_blocks_.erase(block);
-  if (lasting) lasting_slot_bytes_ -= kBlockBytes;
-  release_blocks(segment{block, kBlockBytes}, lasting);
+  if (sole_copy) sole_copy_slot_bytes_ -= kBlockBytes;
+  release_blocks(segment{block, kBlockBytes}, sole_copy);
 }
 
 bool arena::wait_for_release(std::uint64_t seen, deadline_t deadline) {

@@ -26,9 +26,9 @@ namespace pl::store {
 
 // Where a value goes, and for which kind of request.
 struct placement {
-  bool apart = false;     // in memory that no other process maps
-  bool lasting = false;   // memory may hold the only copy: the value has to be written before it leaves memory
-  bool for_read = false;  // read from disk for a reader
+  bool apart = false;      // in memory that no other process maps
+  bool sole_copy = false;  // memory may hold the only copy: the value has to be written before it leaves memory
+  bool for_read = false;   // read from disk for a reader
 };
 
 class arena {
@@ -46,22 +46,22 @@ class arena {
   // Returns pieces that add up to `size_bytes`; the bytes that rounding adds behind the last one are zeroed. Returns
   // nothing if there is no room: the caller makes room or waits. Thread-safe, as are all calls below.
   std::optional<std::vector<segment>> allocate(std::uint64_t size_bytes, placement place = {});
-  void release(std::span<const segment> pieces, bool lasting = false) noexcept;
+  void release(std::span<const segment> pieces, bool sole_copy = false) noexcept;
   // Allocates a piece for each of these lengths under one lock. Values longer than a slot lie side by side if there is
   // room for that. A piece has no bytes if nothing was wanted or if no single piece was found (allocate() may still
   // find several).
   void allocate_many(std::span<const std::uint64_t> sizes, placement place, std::span<segment> pieces);
   struct released_piece {
     segment piece;
-    bool lasting = false;
+    bool sole_copy = false;
   };
   // Releases the pieces under one lock, merging neighbours first. Sorts `pieces`.
   void release_many(std::span<released_piece> pieces) noexcept;
-  // Counts the pieces as lasting. Returns false if there are too many lasting values.
-  bool make_lasting(std::span<const segment> pieces) noexcept;
-  // Whether the limit on lasting values is what refuses another `size_bytes`.
-  bool is_lasting_full(std::uint64_t size_bytes) const;
-  bool is_apart(std::span<const segment> pieces) const noexcept {
+  // Counts the pieces as sole copies. Returns false if there are too many of them.
+  bool mark_sole_copy(std::span<const segment> pieces) noexcept;
+  // Whether the limit on sole copies is what refuses another `size_bytes`.
+  bool is_sole_copy_full(std::uint64_t size_bytes) const;
+  bool is_in_private_arena(std::span<const segment> pieces) const noexcept {
     return !pieces.empty() && pieces.front().offset_bytes >= info_.size_bytes;
   }
   // Waits until something is released after `seen` (a value of releases()). Returns false at the deadline.
@@ -77,11 +77,11 @@ class arena {
   struct slot_block {  // a block that is cut into slots
     std::uint64_t slot_bytes = 0;
     std::uint64_t free = 0;  // bit i is set: slot i is free
-    bool lasting = false;
+    bool sole_copy = false;
   };
   struct slot_kind {
     std::uint64_t slot_bytes;
-    bool apart, lasting;
+    bool apart, sole_copy;
     auto operator<=>(const slot_kind&) const = default;
   };
   arena(const arena_info& info);
@@ -93,7 +93,7 @@ class arena {
   void zero_behind(segment& piece, std::uint64_t used_bytes) const noexcept;
   bool may_take(std::uint64_t size_bytes, bool small, placement place) const;
   bool open_apart();
-  void release_blocks(segment piece, bool lasting);
+  void release_blocks(segment piece, bool sole_copy);
   void release_slot(const segment& piece);
 
   arena_info info_;
@@ -102,8 +102,8 @@ class arena {
   space_map space_;
   std::map<std::uint64_t, slot_block> slot_blocks_;     // by offset
   std::map<slot_kind, std::set<std::uint64_t>> roomy_;  // blocks that have a free slot
-  bool apart_is_open_ = false;
-  std::uint64_t sole_copy_bytes_ = 0, lasting_slot_bytes_ = 0;  // in whole blocks
+  bool private_is_open_ = false;
+  std::uint64_t sole_copy_bytes_ = 0, sole_copy_slot_bytes_ = 0;  // in whole blocks
   std::atomic<std::uint64_t> releases_{0};
   unsigned waiting_ = 0;
 };

@@ -125,7 +125,7 @@ class committer {
   void settle_operations(group& commit_group, commit_unit& unit);
   status settle_one(group& commit_group, commit_unit& unit, operation& op, undo& log);
   status settle_put(group& commit_group, commit_unit& unit, operation& op, pending_key& key);
-  status settle_flags(group& commit_group, operation& op, pending_key& key);
+  status resolve_flags(group& commit_group, operation& op, pending_key& key);
   void put_record(group& commit_group, const value& made, std::string_view full);
   void settle_drop(group& commit_group, commit_unit& unit);
   void settle_outcomes(group& commit_group, commit_unit& unit);

@@ -195,7 +195,7 @@ status committer::settle_one(group& commit_group, commit_unit& unit, operation& 
   const bool putting = op.type == operation::kind::put;
   if (op.type == operation::kind::set_flags) {
     log.keys.emplace_back(op.full, key.now);
-    return settle_flags(commit_group, op, key);
+    return resolve_flags(commit_group, op, key);
   }
   const std::int64_t more_keys = (putting ? 1 : 0) - (key.now.exists ? 1 : 0);
   const std::int64_t more_bytes = (putting ? static_cast<std::int64_t>(op.made->length_bytes) : 0) -
@@ -281,7 +281,7 @@ void committer::put_record(group& commit_group, const value& made, std::string_v
   components_.records.put(commit_group.batch, family::values, full, encode(record));
 }
 
-status committer::settle_flags(group& commit_group, operation& op, pending_key& key) {
+status committer::resolve_flags(group& commit_group, operation& op, pending_key& key) {
   if (!key.now.exists) return failure{ENOENT, "store: no key " + shown(key_of(op.full))};
   op.outcome.version = key.now.version;
   if (key.now.current) commit_group.flags.emplace_back(key.now.current, op.user_flags);

@@ -453,7 +453,7 @@ result<pool_info> engine::create_pool(std::string_view name, const pool_options&
   }
   impl_->last_pool = made.id;
   auto fresh = std::make_shared<pool_state>(made, pool_counts{});
-  fresh->is_apart = impl_->options.needs_private_arena && impl_->options.needs_private_arena(made);
+  fresh->is_in_private_arena = impl_->options.needs_private_arena && impl_->options.needs_private_arena(made);
   fresh->cache = impl_->cache_for(made);
   fresh->held.join(impl_->writers);
   made = fresh->info();

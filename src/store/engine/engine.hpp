@@ -228,7 +228,7 @@ class engine {
   status unpin_run(session_id session, pin_id first);
 
   // Whether these pieces lie in memory that other processes never map (engine_options::needs_private_arena).
-  bool is_apart(std::span<const segment> pieces) const noexcept;
+  bool is_in_private_arena(std::span<const segment> pieces) const noexcept;
   // Whether the session has grants or pins.
   bool holds_memory(session_id session) const;
 

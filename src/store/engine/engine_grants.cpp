@@ -114,10 +114,10 @@ void engine::impl::commit_grant(open_grant taken, const commit_options& given, c
     return done(good.error());
   taken.made->join_cache(taken.pool->cache, given.put.ttl_ms);
   taken.made->join_owner(given.put.owner);
-  if (unit->level == durability::volatile_ && !taken.pool->cache && !taken.made->is_lasting) {
-    if (!memory->make_lasting(taken.made->segments().span()))
+  if (unit->level == durability::volatile_ && !taken.pool->cache && !taken.made->is_sole_copy_held) {
+    if (!memory->mark_sole_copy(taken.made->segments().span()))
       return done(failure{ENOSPC, "store: volatile values fill what they may take of the memory tier"});
-    taken.made->is_lasting = true;
+    taken.made->is_sole_copy_held = true;
   }
   unit->operations.push_back(operation{operation::kind::put,
                                        std::move(taken.full),

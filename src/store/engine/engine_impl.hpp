@@ -64,10 +64,10 @@ class engine::impl {
   // Where values of this pool and level are placed.
   placement place_of(const pool_state& pool, durability level) const {
     // A cache may drop its values without writing them.
-    return {pool.is_apart.load(std::memory_order_relaxed), level == durability::volatile_ && !pool.cache, false};
+    return {pool.is_in_private_arena.load(std::memory_order_relaxed), level == durability::volatile_ && !pool.cache, false};
   }
   // Evicts until about this much is free or nothing more can go. Returns false if nothing was evicted.
-  enum class victims : std::uint8_t { any, lasting, small_lasting };  // any: all but small volatile ones
+  enum class victims : std::uint8_t { any, sole_copy, small_sole_copy };  // any: all but small volatile ones
   bool make_room(std::uint64_t bytes, victims candidates);
   // Applies the unit at once if the key's current state is in memory and stays there; otherwise passes it to the extent
   // writer and the committer.
@@ -164,7 +164,8 @@ class engine::impl {
   value_ref acquire_cached(const pool_state& pool, const std::string& full);
   // Whether the value lies in memory, in the part where its pool's values belong now.
   bool is_in_place(const pool_state& pool, const value& stored) const {
-    return stored.in_memory() && (stored.segments().empty() || memory->is_apart(stored.segments().span()) == pool.is_apart);
+    return stored.in_memory() &&
+           (stored.segments().empty() || memory->is_in_private_arena(stored.segments().span()) == pool.is_in_private_arena);
   }
   // Sets where the pool's values belong from now on. Values elsewhere leave.
   void place_pool(pool_state& pool);

@@ -26,7 +26,7 @@ bool engine::impl::apply_in_memory(commit_unit& unit) {
   if (op.type == operation::kind::put && unit.level != durability::volatile_) return false;
   std::optional<requests::turn> turn;
   if (!unit.request.empty()) {
-    auto taken = remembered->take_turn(unit.request.client);
+    auto taken = remembered->lock_client(unit.request.client);
     if (!taken) return false;
     turn.emplace(*std::move(taken));
   }

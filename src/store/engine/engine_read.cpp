@@ -168,7 +168,7 @@ result<value_ref> engine::impl::copy_in_place(const pool_state& pool, const std:
 
 void engine::impl::place_pool(pool_state& pool) {
   const bool apart = options.needs_private_arena && options.needs_private_arena(pool.info());
-  if (pool.is_apart.exchange(apart) == apart || !values) return;
+  if (pool.is_in_private_arena.exchange(apart) == apart || !values) return;
   std::vector<std::string> volatile_ones;
   for (std::size_t i = 0; i < table::kShards; ++i) {
     std::vector<value_ref> gone;  // released after the lock
@@ -369,7 +369,7 @@ result<pinned_value> engine::impl::pin(session_id session, const pool_state& poo
 
 result<pinned_value> engine::impl::load_and_pin(session_id session, const pool_ref& pool, const std::string& full,
                                                 const get_options& read_options) {
-  if (read_options.past_memory && read_options.or_reader) {
+  if (read_options.bypass_memory && read_options.or_reader) {
     if (auto reader = open_reader(pool, full, read_options)) {
       count(pool->hits);
       return by_reader(*std::move(reader));
@@ -410,7 +410,7 @@ void engine::lookup_async(session_id session, pool_id pool, std::string_view key
   if (!found) return done(std::move(found).error());
   if (status good = impl_->check_key(key); !good) return done(good.error());
   std::string full = full_key(pool, key);
-  if (value_ref now = options.past_memory ? nullptr : impl_->acquire_cached(**found, full)) {
+  if (value_ref now = options.bypass_memory ? nullptr : impl_->acquire_cached(**found, full)) {
     count(impl_->state.hits);
     count((*found)->hits);
     return done(impl_->pin(session, **found, full, options, std::move(now)));
@@ -422,7 +422,9 @@ void engine::lookup_async(session_id session, pool_id pool, std::string_view key
   if (!taken) (*shared)(failure{ESHUTDOWN, "store: closed"});
 }
 
-bool engine::is_apart(std::span<const segment> pieces) const noexcept { return impl_->memory->is_apart(pieces); }
+bool engine::is_in_private_arena(std::span<const segment> pieces) const noexcept {
+  return impl_->memory->is_in_private_arena(pieces);
+}
 bool engine::holds_memory(session_id session) const { return impl_->owners.holds_any(session); }
 
 status engine::unpin(session_id session, pin_id pin) {

@@ -135,7 +135,7 @@ result<granted_run> engine::begin_run(session_id session, pool_id pool, std::spa
     if (piece.size_bytes == length) {
       mine.made = value::make(*impl_->home, length);
       if (length != 0) mine.made->set_segments({&piece, 1});
-      mine.made->is_lasting = (is_small ? small_place : place).lasting;
+      mine.made->is_sole_copy_held = (is_small ? small_place : place).sole_copy;
     } else {
       auto made = impl_->make_value(length, options.deadline, is_small ? small_place : place);
       if (!made) {
@@ -175,7 +175,7 @@ void engine::impl::apply_run(run_change& change) {
   const std::size_t count = run.values.size();
   std::optional<requests::turn> turn;
   if (!change.given.put.request.empty()) {
-    auto taken = remembered->take_turn(change.given.put.request.client);
+    auto taken = remembered->lock_client(change.given.put.request.client);
     if (!taken) return;
     turn.emplace(*std::move(taken));
     turn->fetch(change.given.put.request.sequence, count);
@@ -253,14 +253,14 @@ bool engine::impl::prepare_run(run_change& change) {
     made->join_owner(put.owner);
     made->crc = change.given.take_crc ? item.crc32c : crc_of(*made);
     key_bytes += table::heap_bytes_of(run.name_of(run.values[i]));
-    if (!pool.cache && !made->is_lasting)
+    if (!pool.cache && !made->is_sole_copy_held)
       for (const segment& piece : made->segments()) to_last.push_back(piece);
   }
   if (!has_key_room(key_bytes)) return false;
   if (to_last.empty()) return true;
-  if (!memory->make_lasting(to_last)) return false;
+  if (!memory->mark_sole_copy(to_last)) return false;
   for (run_of_grants::one& one : run.values)
-    if (one.made) one.made->is_lasting = true;
+    if (one.made) one.made->is_sole_copy_held = true;
   return true;
 }
 
@@ -355,7 +355,7 @@ result<pinned_run> engine::pin_run(session_id session, pool_id pool, std::span<c
     ends[i] = names.size();
     hashes[i] = entry_map::hash_of(name_of(i));
   }
-  if (options.past_memory) return out;
+  if (options.bypass_memory) return out;
   std::vector<value_ref> pinned(keys.size());
   shard_order(hashes).each(*impl_->values, hashes, kTogether, [&](table::shard& shard, std::size_t i) {
     if (out.values[i].refusal.code == 0) pinned[i] = impl_->hold_cached(shard, *in, name_of(i), hashes[i]);

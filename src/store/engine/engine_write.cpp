@@ -84,12 +84,13 @@ result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_
     const std::uint64_t seen = memory->releases();
     if (auto pieces = memory->allocate(length_bytes, place)) {
       made->set_segments(*pieces);
-      made->is_lasting = place.lasting;
+      made->is_sole_copy_held = place.sole_copy;
       return made;
     }
-    const bool of_lasting = place.lasting && memory->is_lasting_full(length_bytes);
+    const bool of_lasting = place.sole_copy && memory->is_sole_copy_full(length_bytes);
     const bool small = length_bytes <= store::arena::kSlotBytes;
-    if (make_room(length_bytes, !of_lasting ? victims::any : small ? victims::small_lasting : victims::lasting)) continue;
+    if (make_room(length_bytes, !of_lasting ? victims::any : small ? victims::small_sole_copy : victims::sole_copy))
+      continue;
     if (memory->releases() != seen) continue;
     if (deadline == kNoWait || !memory->wait_for_release(seen, deadline))
       return failure{
@@ -118,7 +119,7 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims 
   std::vector<victim> to_spill;
   {
     std::lock_guard lock(shard.mutex);
-    auto& recent = shard.list_of(candidates == victims::small_lasting);
+    auto& recent = shard.list_of(candidates == victims::small_sole_copy);
     entry* next = recent.last();
     int skips = 0;
     std::uint64_t found = 0;
@@ -127,7 +128,7 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims 
       entry& key_entry = *std::exchange(next, recent_list::newer(*next));
       // Values in use stay, and do not count as visited.
       const bool in_use = key_entry.committing || key_entry.loading || key_entry.current.use_count() != 1;
-      if (in_use || (candidates == victims::lasting && !key_entry.current->is_lasting)) {
+      if (in_use || (candidates == victims::sole_copy && !key_entry.current->is_sole_copy_held)) {
         if (++skips < kSkips) --visited;
         continue;
       }

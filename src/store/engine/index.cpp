@@ -190,8 +190,8 @@ result<std::unique_ptr<index>> index::open_view(const options& settings, const m
 
 result<std::unique_ptr<index>> index::open(const options& settings) {
   if (settings.mark_path.empty()) return open_files(settings, !settings.read_only, false);
-  recovery_question question{settings.folder,           settings.has_extents, commit_mark::read(settings.mark_path),
-                             settings.files->boot_id(), kFamilies - 1,        {}};
+  recovery_input question{settings.folder,           settings.has_extents, commit_mark::read(settings.mark_path),
+                          settings.files->boot_id(), kFamilies - 1,        {}};
   question.replay = [&settings](const manifest_file* torn) -> result<replay_reach> {
     options reading = settings;
     reading.read_only = true;

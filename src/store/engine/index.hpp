@@ -42,7 +42,7 @@ class index {
     // How the log is protected. Without a path it is not, for tools that only read a folder.
     std::string mark_path{};
     disk* files = nullptr;                         // holds the mark
-    bool has_extents = false;                      // recovery_question
+    bool has_extents = false;                      // recovery_input
     std::uint64_t disk_bytes = ~std::uint64_t{0};  // of the file system: memory tables and logs are adapted to a small one
   };
   // EUCLEAN: something acknowledged is lost, or the files are damaged; nothing was changed.

@@ -37,7 +37,7 @@ struct pool_state {
   const std::string name;
   const std::int64_t created_unix_ns;
   std::atomic<bool> dropped{false};
-  std::atomic<bool> is_apart{false};  // its values lie in memory that no other process maps
+  std::atomic<bool> is_in_private_arena{false};  // its values lie in memory that no other process maps
   std::atomic<std::uint64_t> open_grants{0};
   std::atomic<std::uint64_t> keys, bytes;  // all keys and bytes, as quotas count
   // The part that is in the index; only the committer writes these.

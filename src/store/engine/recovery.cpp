@@ -71,7 +71,7 @@ status compare_seals(const std::string& folder, const mark_state& mark) {
   return {};
 }
 
-failure lost(const recovery_question& question, const log_findings& logs, const replay_reach& reach, std::uint64_t need) {
+failure lost(const recovery_input& question, const log_findings& logs, const replay_reach& reach, std::uint64_t need) {
   const std::uint64_t first_lost =
       std::min(logs.missing_from != 0 ? logs.missing_from : ~std::uint64_t{0}, reach.last_sequence + 1);
   const std::uint64_t last_lost = std::max(need, logs.missing_until);
@@ -82,7 +82,7 @@ failure lost(const recovery_question& question, const log_findings& logs, const 
 
 }  // namespace
 
-result<recovery_plan> plan_recovery(const recovery_question& question) {
+result<recovery_plan> plan_recovery(const recovery_input& question) {
   recovery_plan plan;
   std::error_code error;
   const bool has_current = std::filesystem::exists(question.index_folder + "/CURRENT", error);

@@ -29,7 +29,7 @@ struct replay_reach {
   std::uint64_t first_log = 0;
 };
 
-struct recovery_question {
+struct recovery_input {
   std::string index_folder;
   bool has_extents = false;  // there are files of large values, so something was stored
   std::optional<mark_state> mark;
@@ -41,7 +41,7 @@ struct recovery_question {
 };
 
 // EUCLEAN if something is lost; the message names it and the next step. Changes nothing.
-result<recovery_plan> plan_recovery(const recovery_question& question);
+result<recovery_plan> plan_recovery(const recovery_input& question);
 
 // What to seal at a clean stop: the files that define the index, and the logs that are not empty.
 result<std::vector<file_seal>> seals_of(const std::string& index_folder);

@@ -132,7 +132,7 @@ status requests::read_if_stored(std::uint64_t client, window& destination) {
   return read;
 }
 
-result<requests::turn> requests::take_turn(std::uint64_t client) {
+result<requests::turn> requests::lock_client(std::uint64_t client) {
   client_lock lock(client_mutex_of(client));
   use known(group_of(client), client);
   if (status read = read_if_stored(client, *known); !read) return std::move(read).error();

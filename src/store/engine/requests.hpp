@@ -99,7 +99,7 @@ class requests {
     client_lock lock_;
     use client_;
   };
-  result<turn> take_turn(std::uint64_t client);
+  result<turn> lock_client(std::uint64_t client);
 
   // Calls `tell` with every stored outcome of these groups, ending with the client seen last. Outcomes stored meanwhile
   // may be missed. Blocking. Precondition: the caller does not have lock().

@@ -38,7 +38,7 @@ void tell_cache(entry& key_entry, const value* next) {
 
 value_ref table::shard::set_current(entry& key_entry, value_ref next) {
   const bool list_it = next && next->cache() == nullptr && !next->segments().empty();
-  const bool small = list_it && next->is_lasting && next->length_bytes <= arena::kSlotBytes;
+  const bool small = list_it && next->is_sole_copy_held && next->length_bytes <= arena::kSlotBytes;
   if (key_entry.listed && (!list_it || small != key_entry.listed_small)) {
     list_of(key_entry.listed_small).remove(key_entry);
     key_entry.listed = false;

@@ -169,7 +169,7 @@ struct get_options {
   bool or_reader = false;  // lookup: answers with a reader of that range if memory does not hold the value
   bool verify = false;     // checks the checksum of a value that lies in memory; values from disk are always verified
   // with or_reader: a reader even if memory could hold the value, provided that it lies in extents
-  bool past_memory = false;
+  bool bypass_memory = false;
   deadline_t deadline = kNoWait;  // how long to wait for room in the arena (lookup of a value on disk)
 };
 

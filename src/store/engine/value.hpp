@@ -39,7 +39,7 @@ class value {
       : home_(&home), length_bytes(length & kLengthMask), shape_(nowhere) {}
   ~value() {
     const segment_view pieces = segments();
-    home_->memory.release(pieces.span(), is_lasting);
+    home_->memory.release(pieces.span(), is_sole_copy_held);
     if (shape_ != has_rare) return;
     if (owns_extents) home_->space.release(rare_->on_disk.take());
     delete rare_;
@@ -102,7 +102,7 @@ class value {
   // For the last holder: adds the memory to what is released together.
   void leave_memory(std::vector<arena::released_piece>& released) {
     const segment_view pieces = segments();
-    for (const segment& piece : pieces) released.push_back({piece, is_lasting});
+    for (const segment& piece : pieces) released.push_back({piece, is_sole_copy_held});
     if (shape_ == has_rare) rare_->segments = std::vector<segment>();
     else shape_ = nowhere;
   }
@@ -145,8 +145,8 @@ class value {
 
  public:
   // A byte of its own, because another thread writes it than the members after it.
-  bool owns_extents = false;    // otherwise a record of the index owns them
-  bool is_lasting : 1 = false;  // its memory counts as lasting (arena.hpp)
+  bool owns_extents = false;           // otherwise a record of the index owns them
+  bool is_sole_copy_held : 1 = false;  // its memory counts as a sole copy (arena.hpp)
   durability level : 4 = durability::volatile_;
   std::uint16_t owner = 0;  // an owner_id: who wrote it
 };

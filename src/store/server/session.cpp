@@ -29,9 +29,9 @@ std::size_t most_bytes_of(const store_protocol::head& request) {
   constexpr std::uint64_t kEntryBytes = store_protocol::kMaxKeyBytes + 64;
   constexpr std::uint64_t kBatchBytes = 512u << 10;  // the longest list of outcomes in a batch
   // A frame of device memory stays until the answer, and so do the keys of a batch of gets.
-  const bool keeps_body = (request.flags & store_protocol::flag::device) != 0 || request.op == opcode::batch_get;
+  const bool retains_body = (request.flags & store_protocol::flag::device) != 0 || request.op == opcode::batch_get;
   const std::size_t kept =
-      std::size_t{request.key_bytes} + request.tail_bytes + (keeps_body ? std::size_t{request.body_bytes} : 0);
+      std::size_t{request.key_bytes} + request.tail_bytes + (retains_body ? std::size_t{request.body_bytes} : 0);
   switch (request.op) {
     case opcode::get:
       return kept + std::min<std::uint64_t>(request.value_bytes, kInlineBytes);
@@ -168,11 +168,11 @@ bool session::holds_nothing() const {
 
 status session::may_hold(std::uint64_t bytes, std::uint64_t others) const {
   const std::uint64_t now = memory_.all() + others;
-  if (now == 0 || now + bytes <= most_held_bytes()) return {};
+  if (now == 0 || now + bytes <= max_held_bytes()) return {};
   return holds_enough(now);
 }
 
-std::uint64_t session::most_held_bytes() const {
+std::uint64_t session::max_held_bytes() const {
   return parts_.engine.arena().size_bytes * parts_.config.max_principal_memory_percent / 100;
 }
 
@@ -181,7 +181,7 @@ failure session::holds_enough(std::uint64_t held_bytes) const {
           format("%s holds %llu bytes of the memory tier by operations in progress, and may hold %llu: end some of it "
                  "first (max_principal_memory_percent)",
                  wire_->other().principal.c_str(), static_cast<unsigned long long>(held_bytes),
-                 static_cast<unsigned long long>(most_held_bytes()))};
+                 static_cast<unsigned long long>(max_held_bytes()))};
 }
 
 void session::hold(std::uint64_t bytes) {

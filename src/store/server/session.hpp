@@ -113,7 +113,7 @@ class session : public std::enable_shared_from_this<session> {
     std::uint64_t began_ns = 0;
     clock::time_point deadline = clock::time_point::max();
     std::size_t promised_bytes = 0;  // its part of promised_bytes_: what it occupies, and what its answer may have
-    bool goes_past_memory = false;   // the principal already holds enough of it
+    bool bypasses_memory = false;    // the principal already holds enough of it
   };
 
  private:
@@ -185,7 +185,7 @@ class session : public std::enable_shared_from_this<session> {
   // ENOSPC if the principal already holds as much of the memory tier as it may. A value of any length is allowed if the
   // principal holds nothing else. `others` belong to this request and are not counted yet.
   status may_hold(std::uint64_t bytes, std::uint64_t others = 0) const;
-  std::uint64_t most_held_bytes() const;
+  std::uint64_t max_held_bytes() const;
   failure holds_enough(std::uint64_t held_bytes) const;
   void hold(std::uint64_t bytes);
   void release_hold(std::uint64_t bytes);
@@ -217,7 +217,7 @@ class session : public std::enable_shared_from_this<session> {
   void dispatch_value(const request_ptr& request, const pool_policy& pool, std::string_view key, std::string_view body);
   const char* why_not_mapped(store_protocol::opcode op) const;
   void put_whole(const request_ptr& request, std::string_view key, std::string_view body);
-  bool goes_past_memory(const pending_request& request) const;
+  bool bypasses_memory(const pending_request& request) const;
   void put_streamed(const request_ptr& request, std::string_view key);
   void upload_complete(const std::shared_ptr<upload>& one);
   // Finds and pins the value that the request names, then calls `handler` on this session's strand, or answers why not.

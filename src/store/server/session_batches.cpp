@@ -205,7 +205,7 @@ store::get_options session::batch_get_options(const pending_request& request) co
   store::get_options options;
   options.verify = (request.head.flags & flag::verify) != 0;
   options.or_reader = true;
-  options.past_memory = !may_hold(0).ok();
+  options.bypass_memory = !may_hold(0).ok();
   return options;
 }
 

@@ -128,7 +128,7 @@ void session::put_from_device(const request_ptr& request, std::string_view key) 
       [this, one]() -> status {
         std::uint64_t patch_at = 0;
         auto begun = begin(*one->request, one->key, {}, patch_at);
-        if (begun.code() == ENOSPC && goes_past_memory(*one->request)) return failure{ENOTSUP, begun.error().message};
+        if (begun.code() == ENOSPC && bypasses_memory(*one->request)) return failure{ENOTSUP, begun.error().message};
         if (!begun) return begun.error();
         one->grant = begun->id;
         one->segments = begun->segments;
@@ -137,7 +137,7 @@ void session::put_from_device(const request_ptr& request, std::string_view key) 
       },
       [me = shared_from_this(), one](const status& begun) {
         if (!begun) return me->answer(one->request, begun.error());
-        if (me->parts_.engine.is_apart(one->segments)) {
+        if (me->parts_.engine.is_in_private_arena(one->segments)) {
           (void)me->parts_.engine.abort(me->engine_session_, one->grant);
           return me->answer(one->request, kApart);
         }
@@ -280,7 +280,7 @@ void session::send_to_device(const request_ptr& request, const store::pinned_val
     let_go({&value.pin, 1});
     answer(request, reason);
   };
-  if (parts_.engine.is_apart(value.segments)) return refuse(kApart);  // its pool's list has just changed
+  if (parts_.engine.is_in_private_arena(value.segments)) return refuse(kApart);  // its pool's list has just changed
   auto made = make_device_transfer(request, {});
   if (!made) return refuse(made.error());
   const device_transfer_ptr one = *std::move(made);

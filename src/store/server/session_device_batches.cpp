@@ -177,7 +177,7 @@ void session::dispatch_device_batch(const request_ptr& request, const pool_polic
   if (const status may = may_hold(last_bytes, all_bytes - last_bytes); !may)
     return answer(request, {ENOTSUP, may.error().message});
   one->is_beside_others = parts_.sums->thread_count() >= kSeveralThreads &&
-                          (in_flight_ > 1 || (one->items.size() >= kManyItems && parts_.sums->is_looking()));
+                          (in_flight_ > 1 || (one->items.size() >= kManyItems && parts_.sums->is_searching()));
   is_put ? put_device_batch(one, all_bytes) : get_device_batch(one, all_bytes);
 }
 
@@ -242,7 +242,7 @@ status session::begin_device_batch(device_batch& one, const store::begin_options
       one.fail(i, given.refusal);
       continue;
     }
-    if (parts_.engine.is_apart(given.segments.span())) {
+    if (parts_.engine.is_in_private_arena(given.segments.span())) {
       (void)parts_.engine.abort(engine_session_, one.run + i);
       one.fail(i, kApart);
       continue;
@@ -391,7 +391,7 @@ void session::commit_ready_batches() {
       if (device_commits_.is_busy || list.empty() || !list.front()->is_ready) return;
       device_commits_.is_busy = true;
       next = list.front();
-      is_left = next->is_beside_others && device_commits_.thread->is_looking();
+      is_left = next->is_beside_others && device_commits_.thread->is_searching();
       if (!is_left) list.pop_front();
     }
     if (is_left) return beside(*next, *device_commits_.thread, [me = shared_from_this()] { me->commit_batches(); });
@@ -468,7 +468,7 @@ status session::pin_device_item(device_batch& one, std::uint64_t value_bytes) co
   const std::uint64_t more = counted - std::max(before, one.held_bytes);
   if (more == 0) return {};
   const std::uint64_t all = memory_.add_beside(more);
-  if (all <= most_held_bytes() || (before == 0 && all == counted)) {
+  if (all <= max_held_bytes() || (before == 0 && all == counted)) {
     one.beside_bytes.fetch_add(more, std::memory_order_relaxed);
     return {};
   }
@@ -511,7 +511,8 @@ void session::end_device_lookup(const device_batch_ptr& one) {
   if (one->work->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   for (std::size_t i = 0; i < one->items.size(); ++i) {
     auto& value = one->values[i];
-    if (value.id == 0 || !parts_.engine.is_apart(value.segments.span())) continue;  // its pool's list has just changed
+    if (value.id == 0 || !parts_.engine.is_in_private_arena(value.segments.span()))
+      continue;  // its pool's list has just changed
     (void)parts_.engine.unpin(engine_session_, value.id);
     one->fail(i, kApart);
   }
@@ -523,7 +524,7 @@ void session::get_device_batch(const device_batch_ptr& one, std::uint64_t asked_
   store::get_options options;
   options.verify = (one->request->head.flags & flag::verify) != 0;
   options.or_reader = true;
-  options.past_memory = !may_hold(0).ok();
+  options.bypass_memory = !may_hold(0).ok();
   hold_device_batch(*one, asked_bytes);
   beside(*one, *parts_.sums, [me = shared_from_this(), one, options] { me->pin_device_batch(one, options); });
 }

@@ -250,7 +250,7 @@ result<store::grant> session::begin(const pending_request& request, std::string_
 }
 
 // Returns true for a durable value that has waited long for room in memory: it goes to disk directly.
-bool session::goes_past_memory(const pending_request& request) const {
+bool session::bypasses_memory(const pending_request& request) const {
   constexpr std::uint64_t kTimeoutNs = 100'000'000;
   const auto pool = pools_.find(request.head.pool_id);
   const bool is_whole = (request.head.flags & (flag::patch | flag::ucx)) == 0;
@@ -277,7 +277,7 @@ void session::put_streamed(const request_ptr& request, std::string_view key) {
       request,
       [this, one, request, waits_for_itself]() -> status {
         auto granted = begin(*request, one->key, {}, one->patch_at);
-        if (granted.code() == ENOSPC && (waits_for_itself || goes_past_memory(*request))) return {};
+        if (granted.code() == ENOSPC && (waits_for_itself || bypasses_memory(*request))) return {};
         if (!granted) return granted.error();
         one->held_bytes = std::max(granted->length_bytes, kMinHeldBytes);
         hold(one->held_bytes);
@@ -353,7 +353,7 @@ void session::alloc(const request_ptr& request, std::string_view key) {
       request,
       [this, request, granted, patch_at, key = std::string(key)]() -> status {
         auto begun = begin(*request, key, {}, *patch_at);
-        if (begun.code() == ENOSPC && goes_past_memory(*request)) return failure{ENOTSUP, begun.error().message};
+        if (begun.code() == ENOSPC && bypasses_memory(*request)) return failure{ENOTSUP, begun.error().message};
         if (!begun) return begun.error();
         *granted = *std::move(begun);
         return {};
@@ -365,7 +365,7 @@ void session::alloc(const request_ptr& request, std::string_view key) {
           (void)me->parts_.engine.abort(me->engine_session_, granted->id);
           return me->answer(request, {ECONNABORTED, "the UCX transport broke"});
         }
-        if (me->parts_.engine.is_apart(granted->segments)) {
+        if (me->parts_.engine.is_in_private_arena(granted->segments)) {
           (void)me->parts_.engine.abort(me->engine_session_, granted->id);
           return me->answer(request, {ENOTSUP, "the pool's values do not lie in memory that clients map"});
         }
@@ -463,10 +463,10 @@ void session::find_value(const request_ptr& request, std::string_view key,
   options.or_reader = !wants_pin(*request);
   options.offset_bytes = request->head.offset;
   options.length_bytes = request->head.value_bytes;
-  const bool may = !request->goes_past_memory && may_hold(0).ok();
+  const bool may = !request->bypasses_memory && may_hold(0).ok();
   if (!may && wants_pin(*request))
     return answer(request, {ENOTSUP, wire_->other().principal + " holds as much of the memory tier as it may"});
-  options.past_memory = !may;
+  options.bypass_memory = !may;
   // Does not wait for room, because other values pass through the engine's threads too.
   service_for(*request).lookup_async(
       engine_session_, request->head.pool_id, key, options,
@@ -485,9 +485,9 @@ void session::find_value(const request_ptr& request, std::string_view key,
 // Values read from disk arrive one by one, and all were requested when the principal held nothing.
 bool session::holds_too_much(const request_ptr& request, const store::pinned_value& value) {
   const bool stays_pinned = value.pin != 0 && (wants_pin(*request) || value.info.length_bytes > kInlineBytes);
-  if (!stays_pinned || request->goes_past_memory || may_hold(value.info.length_bytes)) return false;
+  if (!stays_pinned || request->bypasses_memory || may_hold(value.info.length_bytes)) return false;
   let_go({&value.pin, 1});
-  request->goes_past_memory = true;
+  request->bypasses_memory = true;
   return true;
 }
 
@@ -553,7 +553,7 @@ void session::send_value(const request_ptr& request, const store::pinned_value& 
 
 // The arena holds the value, and the client reads it there.
 void session::send_extents(const request_ptr& request, const store::pinned_value& value) {
-  if (parts_.engine.is_apart(value.segments)) {  // its pool's list has just changed
+  if (parts_.engine.is_in_private_arena(value.segments)) {  // its pool's list has just changed
     let_go({&value.pin, 1});
     return answer(request, {ENOTSUP, "the value does not lie in memory that clients map"});
   }

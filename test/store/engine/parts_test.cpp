@@ -183,7 +183,7 @@ TEST(Arena, ManyLastingOnesKeepToTheirPart) {
     for (const segment& piece : pieces)
       if (piece.size_bytes != 0) released.push_back({piece, true});
     EXPECT_EQ(released.size(), 1024u / 8 * 7);
-    EXPECT_TRUE(memory.is_lasting_full(kBlockBytes));
+    EXPECT_TRUE(memory.is_sole_copy_full(kBlockBytes));
     memory.release_many(released);
     EXPECT_EQ(memory.used_bytes(), 0u);
   }

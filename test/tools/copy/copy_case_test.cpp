@@ -141,10 +141,10 @@ TEST(dominant_choice, forced_copies_are_not_the_planners) {
   forced[index_of(method::cpu_store)] = 1000;
   after[index_of(method::copy_engine)] = 40;
   forced[index_of(method::copy_engine)] = 30;
-  const auto taken = most_taken(before, after, forced);
+  const auto taken = max_taken(before, after, forced);
   EXPECT_EQ(taken.method, method::copy_engine);
   EXPECT_EQ(taken.share, 1.0);
-  EXPECT_EQ(most_taken(after, after, before).share, 0) << "nothing was copied";
+  EXPECT_EQ(max_taken(after, after, before).share, 0) << "nothing was copied";
 }
 
 TEST(dominant_choice, text_has_the_width_of_the_table_and_a_share_below_all) {
