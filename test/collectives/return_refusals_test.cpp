@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may not come back, and who must not be disturbed by it: strangers, a second process of a living rank, rank 0, a return
-// that nobody has agreed to; and what is left of a process that was replaced.
+// Rejoin attempts that must be rejected without effect on the job: unauthenticated processes, a second process of a living
+// rank, rank 0, a return without consent; and what remains of a process that was replaced.
 #include "test/collectives/elastic_job.hpp"
 
 namespace pl::collectives {
@@ -83,7 +83,7 @@ TEST(return_refusals, invalid_ranks_and_sizes_are_rejected) {
             0);
 }
 
-// A stranger's attempts, while the rank is away, do not keep the right one from coming back.
+// Unauthenticated attempts while the rank is away do not prevent its return.
 TEST(return_refusals, a_process_with_another_secret_does_not_become_the_rank) {
   const auto right = secret_file("right", "the secret of this job of the tests");
   const auto wrong = secret_file("wrong", "another secret, of some other job");

@@ -9,7 +9,7 @@ namespace {
 INSTANTIATE_TEST_SUITE_P(every_way, returns, testing::ValuesIn(kWays),
                          [](const auto& values) { return std::string(values.param.name); });
 
-// The last rank is killed in the middle of things and comes back, over and over. The others keep what they have.
+// The last rank is killed at any moment and comes back, repeatedly. The others do not grow.
 TEST_P(returns, many_times_after_kill_9_without_growth) {
   const std::uint32_t cycles = GetParam().has_two_hosts ? 10 : kMany;
   auto job = make(3);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a return waits for, and what it must not wait for: a machine that stands still, a progress thread that sleeps, and
-// messages that nobody receives.
+// messages that are never received.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -69,7 +69,7 @@ class return_waits : public testing::Test {
 };
 
 // A virtual machine that is moved, or saved and begun again, stands still for seconds, and its clock runs on. What came to
-// nothing meanwhile is nobody's fault.
+// nothing meanwhile is not counted against any rank.
 TEST_F(return_waits, a_pause_of_the_machine_does_not_count_against_the_survivors) {
   elastic_job job(kRanks);
   let_pause(job, 11s);

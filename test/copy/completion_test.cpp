@@ -137,7 +137,7 @@ TEST_F(Completion, ComesAfterStreamsOfOtherContexts) {
   }
 }
 
-// What a copy waits for may be waiting for another copy: none holds up the others.
+// The work that a copy waits for may wait for another copy: no copy blocks the others.
 TEST_F(Completion, ACopyThatWaitsForAStreamBlocksNoOther) {
   const copy_case first(direction::to_host, other_side::pageable, 100'000),
       second(direction::to_host, other_side::pinned, 100'000);

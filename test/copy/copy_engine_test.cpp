@@ -295,7 +295,7 @@ TEST_F(CopyEngine, CopiesComeAfterTheApplicationsStream) {
   EXPECT_EQ(host.get(), bytes_t(4096, 0x31));
 }
 
-// What a copy waits for may itself wait for copies that come later: those must find a way past, whoever submits them.
+// The work that a copy waits for may itself wait for later copies: these must not be blocked, from any thread.
 TEST_F(CopyEngine, ACopyBehindAStreamHoldsUpNoOther) {
   auto engine = open_engine(context_, 2);
   guarded_device device(256);

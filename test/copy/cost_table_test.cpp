@@ -198,7 +198,7 @@ TEST(CostTable, SkipsTheDriverQueryWhereItCostsMoreThanItSaves) {
   EXPECT_FALSE(cost_table::parse(kHeader + "question x\ncurve to_host pinned cpu_load 1 64:1\n"));
 }
 
-// What is taken without asking is open to both kinds, and never dearer than the question above what asking would give.
+// A method chosen without a driver query suits both kinds of memory, and costs at most the query more than the best one.
 TEST(CostTable, AMethodChosenWithoutAQueryLosesAtMostTheQuerysCost) {
   const auto& table = cost_table::built_in();
   std::size_t without_query = 0;

@@ -78,7 +78,7 @@ TEST_F(PlannerPeer, RowsAndLists) {
         << i;
 }
 
-// Pieces that GPU 0 sends and pieces that it gets, in one list: all arrive, whoever moves them.
+// Pieces that GPU 0 sends and pieces that it gets, in one list: all arrive, by any executor.
 TEST_F(PlannerPeer, AListOfBothDirections) {
   open_both();
   constexpr std::size_t kBytes = 64u << 10;

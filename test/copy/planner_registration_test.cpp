@@ -53,7 +53,7 @@ TEST_F(PlannerRegistration, CopiesOfRegisteredHostMemoryAreOfThePinnedKind) {
   EXPECT_EQ(taken(method::bounce), 2u) << "the registration has ended";
 }
 
-// CUDA pins memory once: whoever registers it second must not lose it with the first.
+// CUDA pins memory once: the second registration must survive the end of the first.
 TEST_F(PlannerRegistration, HostMemoryStaysPinnedForTheLastOfItsRegistrations) {
   open();
   auto other = planner::open(cuda_, {});

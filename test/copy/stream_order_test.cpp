@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies by DMA channel behind CUDA streams, and streams behind copies: nothing begins early, nobody is held up, and
+// Copies by DMA channel behind CUDA streams, and streams behind copies: nothing begins early, no other copy is delayed, and
 // whatever ends too soon (a context, a channel, the planner) leaves no stream waiting.
 #include "copy/stream_order.hpp"
 
@@ -49,7 +49,7 @@ constexpr piece kPieces[] = {{direction::to_host, other_side::pinned, 100},
                              {direction::to_device, other_side::pinned, 700'001},
                              {direction::on_device, other_side::same_gpu, 3000}};
 
-// A copy that nobody would look after is not queued: CUDA copies it.
+// Without a monitoring thread, a copy is not queued in a channel: CUDA copies it.
 TEST_F(StreamOrder, WithoutAThreadCopiesGoByCuda) {
   const copy_case one(direction::to_host, other_side::pinned, 700'001);
   const auto before = taken(method::dma_channel);
@@ -70,7 +70,7 @@ TEST_F(StreamOrder, WithoutAThreadCopiesGoByCuda) {
   EXPECT_EQ(taken(method::dma_channel), before + 1);
 }
 
-// Nor does a stream wait for a word that nobody would write if the channel ended: the caller waits.
+// Then no stream waits for a word that would stay unwritten if the channel ended, either: the caller waits.
 TEST_F(StreamOrder, WithoutAThreadTheCallerWaits) {
   const copy_case one(direction::to_host, other_side::pinned, 700'001);
   auto begun = begin(one);
@@ -123,7 +123,7 @@ TEST_F(StreamOrder, OtherMemoryAndOtherGpusGoByCuda) {
   EXPECT_EQ(taken(method::dma_channel), 0u);
 }
 
-// More streams than there are channels, none of which comes before all other copies have ended.
+// More streams than channels; none of the streams continues before all other copies have ended.
 TEST_F(StreamOrder, CopiesThatWaitForStreamsBlockNoOthers) {
   constexpr std::size_t kMany = stream_order::kChannels + 2;
   std::vector<std::unique_ptr<copy_case>> cases, others;  // freeing memory waits for all streams: only behind the gates

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Isolation between processes, with real ones, through the shared library: fork at each step of a life, descriptors sent
-// over a socket, exec, descriptors closed by the application. What a child or a stranger tries must fail with EACCES (or
+// over a socket, exec, descriptors closed by the application. What another process tries must fail with EACCES (or
 // find nothing), and the owner must not notice.
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -150,7 +150,7 @@ TEST(direct_window, a_target_that_became_another_program_is_not_written) {
             0);
 }
 
-// Its owner may use the memory again as soon as the window has ended, whoever was writing to it.
+// The owner may use the memory again as soon as the window has ended, even if a peer was writing to it.
 TEST(direct_window, nothing_is_written_behind_the_end_of_a_window) {
   EXPECT_EQ(
       run_job(2, gpus::none, test_options(),

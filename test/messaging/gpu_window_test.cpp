@@ -122,7 +122,7 @@ TEST(gpu_window, ended_at_a_stopped_target_refuses_puts_and_gets) {
             0);
 }
 
-// Its owner may use the memory again as soon as the window has ended, whoever was writing to it.
+// The owner may use the memory again as soon as the window has ended, even if a peer was writing to it.
 TEST_P(gpu_window, is_not_written_behind_its_end) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "it looks at memory on purpose while the simulated GPU writes it, which is a race to see";

@@ -11,7 +11,7 @@ namespace {
 
 using meeting_crowd = environment;
 
-// Heads that claim large bodies are cut off at once, and a crowd that says nothing keeps nobody out.
+// Headers that announce large bodies are rejected at once, and silent connections do not keep ranks out.
 TEST_F(meeting_crowd, unauthenticated_connections_take_no_memory_and_no_rank) {
   const auto port = free_port();
   auto first =
@@ -54,7 +54,7 @@ TEST_F(meeting_crowd, as_many_as_the_job_has_are_challenged_at_once) {
   EXPECT_NE(first.get(), "");
 }
 
-// Nor do any number of visitors that say nothing take its place.
+// Any number of silent connections do not take its place.
 TEST_F(meeting_crowd, a_challenged_process_keeps_its_place_among_silent_connections) {
   const secret_file secret(kSecret);
   const auto port = free_port();
@@ -87,7 +87,7 @@ void forward(int one, int other) {
     }
 }
 
-// A rank that was cut off, as rank 0 does where strangers crowd its port, comes again.
+// A rank reconnects after rank 0 closed its connection, as it does under a flood of unauthenticated connections.
 TEST_F(meeting_crowd, a_disconnected_rank_reconnects) {
   const secret_file secret(kSecret);
   const auto port = free_port(), front_port = free_port();

@@ -31,7 +31,7 @@ TEST(parts, are_two_at_least_of_a_large_message) {
 
 TEST(parts, fit_where_hardly_anything_does) { EXPECT_EQ(part_bytes(1 << 20, 1000), 1000u); }
 
-// A stranger that could guess the tag of the next part could send one.
+// A process outside the job that could guess the tag of the next part could send one.
 TEST(parts, have_tags_that_nobody_can_guess) {
   std::set<std::uint64_t> tags, steps;
   std::uint64_t last = 0;

@@ -110,7 +110,7 @@ TEST_F(Kernels, APollingKernelIsAnsweredByTheCpu) {
   CU_OK(cuCtxSynchronize());
 }
 
-// Where other threads want the CPU, a block that gave it away between its loads would take seconds to read 256 KiB.
+// On busy CPUs, a block that yielded between its loads would take seconds to read 256 KiB.
 TEST_F(Kernels, OnlyPollingBlocksYieldTheirCpu) {
   constexpr std::uint64_t kWords = 20'000;
   for (const unsigned threads : {1u, 16u}) {

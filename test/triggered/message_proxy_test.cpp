@@ -190,7 +190,7 @@ TEST(message_proxy, a_piece_that_was_given_up_is_not_signalled) {
             0);
 }
 
-// Puts land in their order whoever moves them: the engine the large ones, the CPU the small ones into the midst of those.
+// Puts arrive in order, by any executor: the copy engine moves large ones, the CPU small ones in between.
 int mix_sizes(bare_end& end, int rank) {
   constexpr std::uint64_t kPuts = 60;
   constexpr std::size_t kLarge = 32'000, kSmall = 40;

@@ -212,7 +212,7 @@ TEST(mlx5_executor_alone, a_full_ring_answers_eagain_and_takes_nothing) {
   EXPECT_TRUE(wait_for([&] { return world.ends[1].word(kSignal) == kBlocks / 2 + 1; }));
 }
 
-// The adapter is done, and nobody has read so: the places are not used again.
+// The adapter is done, but its completions were not read: the slots are not reused.
 TEST(mlx5_executor_alone, places_are_free_when_their_completion_was_read) {
   two_gpus world;
   world.adapter.hold_completions(true);

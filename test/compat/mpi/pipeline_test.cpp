@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pipeline of the MPI library without MPI: two processes and a pipe that carries the header, as MPI would. What the
-// programs of this folder cannot do under mpirun, which ends the whole job: deaths, stops, strangers, forged headers.
+// programs of this folder cannot do under mpirun, which ends the whole job: deaths, stops, unknown peers, forged headers.
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -516,7 +516,8 @@ TEST(MpiPipeline, StrangersDoNotDisturb) {
   EXPECT_LE(test::open_descriptor_count(), before + 9) << "what strangers sent is closed";
 }
 
-// So many that the socket takes no more: a sender goes the other way, and after the receiver has looked this one again.
+// So many that the socket accepts no more: the sender stages its message, and uses the pipeline again once the receiver
+// has accepted the connections.
 TEST(MpiPipeline, AConnectionFloodOnlyDisablesThePipeline) {
   const auto job = own_job();
   auto peers = open_as(job, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole backends in one process, called as NIXL's agent calls them; and strangers at their sockets.
+// Whole backends in one process, called as NIXL's agent calls them; and unauthenticated processes at their sockets.
 #pragma once
 
 #include <gtest/gtest.h>

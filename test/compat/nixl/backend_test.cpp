@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole backends in one process; and strangers at their sockets.
+// Whole backends in one process; and unauthenticated processes at their sockets.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -410,7 +410,7 @@ TEST_F(NixlBackend, UnauthenticatedProcessesGetNothing) {
   one.engine->deregister_mem(own.own);
 }
 
-// Half a greeting, and a thousand connections without one, hold up nobody.
+// An incomplete handshake, and a thousand connections without one, delay no other agent.
 TEST_F(NixlBackend, UnauthenticatedConnectionsDelayNothing) {
   const agent one("one");
   std::vector<std::unique_ptr<stranger>> many;
@@ -428,7 +428,7 @@ TEST_F(NixlBackend, UnauthenticatedConnectionsDelayNothing) {
   EXPECT_LT(std::chrono::steady_clock::now() - began, 4s);
 }
 
-// An agent's metadata says which process it is in: a stranger may say ours.
+// An agent's metadata names its process: an unauthenticated process may name this one.
 TEST_F(NixlBackend, HostMemoryOfTheSameProcessIsConfirmedByTheKernel) {
   const agent one("one");
   std::string info;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies that are brought up to date, and connections to other servers, where threads are missing. The other server is an
-// address where nobody listens.
+// address without a listener.
 #include "store/cluster/catch_up.hpp"
 
 #include <gtest/gtest.h>

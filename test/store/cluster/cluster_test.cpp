@@ -246,7 +246,7 @@ TEST_F(cluster_servers, ARolledBackPutIsAppliedWhenRetried) {
   EXPECT_EQ(read_back(*all, pool, "k", lost), "") << "it was answered as done";
 }
 
-// A client whose answers were lost asks again, and other servers have the keys by then, which were filled since.
+// A client retries requests whose replies were lost. By then the keys are on other servers, which were filled meanwhile.
 TEST_F(cluster_servers, ARetriedRequestGetsItsResultFromAServerFilledMeanwhile) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);
@@ -330,8 +330,8 @@ TEST_F(cluster_servers, ARetriedRequestGetsItsResultFromAServerFilledMeanwhile) 
   EXPECT_GT(all_come_again({"a"}), 10u);
 }
 
-// A server that is still filled has been told of a put that the server which tells it then loses: when the next one fills
-// it, it forgets that, or it would answer as done what nobody has.
+// A copy in catch-up receives the result of a put that its source then loses. The next source must make it forget the
+// result: otherwise it would confirm a put that no server has.
 TEST_F(cluster_servers, ACopyForgetsResultsOfRolledBackPuts) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);

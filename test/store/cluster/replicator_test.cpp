@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a change may end without a copy that does not take it. The copy is an address where nobody listens.
+// When a change may end without a copy that does not accept it. The copy is an address without a listener.
 #include "store/cluster/replicator.hpp"
 
 #include <gtest/gtest.h>

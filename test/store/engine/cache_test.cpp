@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pools that are caches: who leaves, who stays, and that nobody else is refused room because of them.
+// Pools that are caches: which values are evicted and which stay, and that caches never cause other puts to be refused.
 #include <gtest/gtest.h>
 
 #include <atomic>

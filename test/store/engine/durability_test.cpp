@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Levels of durability at the engine's boundary: each call takes those that the engine gives and refuses all others, and
-// what an earlier release stored under a level that nobody gives is read.
+// what an earlier release stored under a level that no longer exists is read.
 #include "store/protocol/durability.hpp"
 
 #include <gtest/gtest.h>

@@ -335,7 +335,7 @@ class CatchUpResults : public Operations {
   void tell(const std::string& part) { EXPECT_TRUE(store_->remember_requests(part, all)); }
 };
 
-// The change is under way to the store when that is told of it.
+// Catch-up reports a change whose replication is still in progress.
 TEST_F(CatchUpResults, AReplicatedChangeIsAppliedAfterItsCatchUpResult) {
   std::uint64_t client = 100;
   for (const durability level : {durability::durable, durability::volatile_})
@@ -378,7 +378,7 @@ TEST_F(CatchUpResults, AReplicatedChangeIsAppliedAfterItsCatchUpResult) {
     }
 }
 
-// The comparison of keys was faster than the copy: it changes nothing, and the client gets the first store's answer.
+// Catch-up was faster than the replicated change: it changes nothing, and the client gets the first store's result.
 TEST_F(CatchUpResults, ALateCopyKeepsTheFirstResult) {
   ASSERT_TRUE(store_->put(pool_, "k", as_bytes("old")));
   const auto gone = store_->erase(pool_, "k", {.request = {7, 5, 1}});
@@ -415,7 +415,7 @@ TEST_F(CatchUpResults, ACatchUpResultNeverReplacesAnAppliedOne) {
   }
 }
 
-// The store that told it lost the change since, and the next one says nothing of it.
+// The source of the catch-up result has lost the change since, and the next source does not report it.
 TEST_F(CatchUpResults, CatchUpResultsAreForgottenWithTheirGroup) {
   for (const durability level : {durability::durable, durability::volatile_}) {
     const request_key request{static_cast<std::uint64_t>(level), 5, 1};

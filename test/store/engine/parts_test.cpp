@@ -189,7 +189,7 @@ TEST(Arena, ManyLastingOnesKeepToTheirPart) {
   }
 }
 
-// Values of several threads by many and one by one: nobody gets another's memory.
+// Several threads allocate values in runs and singly: no two values share memory.
 TEST(Arena, ManyOfSeveralThreads) {
   auto made = arena::make(std::uint64_t{8} << 20, std::uint64_t{4} << 20, false);
   ASSERT_TRUE(made) << made.error().message;
@@ -280,7 +280,7 @@ TEST(Record, NothingElseIsARecord) {
            level_place{1 + 8});
 }
 
-// As releases have written them: what they did themselves in layouts 1 (without a group) and 2, what they were told in 3.
+// As earlier releases have written them: applied changes in layouts 1 (without a group) and 2, catch-up results in 3.
 TEST(Record, OutcomesOfEarlierReleasesCountAsApplied) {
   using namespace std::string_literals;
   const std::string sequence = "\5\0\0\0\0\0\0\0"s, level = "\3"s, group = "\x8\0"s,

@@ -18,7 +18,7 @@ constexpr unsigned kKinds = 6;
 constexpr std::size_t kGroupAt = 1 + 8 + 1;  // in a request's outcome: behind layout, sequence and durability
 constexpr char kOutcomeOfOldReleases = 1;    // the layout without a group
 
-// Earlier releases let through a level that nobody gives; a record of it is read, and written again as `today`.
+// Earlier releases accepted an undefined level; a record of it is read, and written again as `today`.
 constexpr char kReplicated = 4;
 std::string with_level(std::string_view bytes, std::size_t offset, durability today) {
   std::string out(bytes);

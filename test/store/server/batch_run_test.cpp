@@ -207,7 +207,7 @@ TEST_P(BatchRuns, ACacheKeepsToItsShare) {
 INSTANTIATE_TEST_SUITE_P(Ways, BatchRuns, testing::Values("rings", "socket", "tcp"),
                          [](const auto& one) { return std::string(one.param); });
 
-// Clients that go with a frame on its way, or with an answer that nobody takes: nothing of it stays held.
+// Clients disconnect while a frame is in progress, or with an unread reply: nothing stays held.
 TEST(BatchRunsOfClientsThatGo, LeaveNothingBehind) {
   store_rig rig;
   rig.start();

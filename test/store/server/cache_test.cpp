@@ -87,7 +87,7 @@ TEST_F(Caches, ValuesExpireByPutAndByPool) {
   EXPECT_NE(refused.text.find("is not a cache"), std::string::npos) << refused.text;
 }
 
-// A full cache refuses nobody, and the durable pool has what was acknowledged after a kill as after a stop.
+// A full cache refuses no put, and the durable pool has what was acknowledged after a kill as after a stop.
 TEST_F(Caches, LeaveTheArenaToOthers) {
   const auto pool = create("cache", {64 * kMiB, 0, 0, 0});
   ASSERT_TRUE(pool) << pool.error().message;

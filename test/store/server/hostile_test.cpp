@@ -162,7 +162,7 @@ TEST(store_hostile, ATrickleIsNoProgress) {
   EXPECT_TRUE(soon([&] { return rig.server().engine().stats().grants == 0; }));
 }
 
-// What is no request ends the connection, and the memory of puts that it has announced is free.
+// An invalid request ends the connection, and the memory of puts that it has announced is freed.
 TEST(store_hostile, AnnouncedPutsAreFreedAfterAProtocolError) {
   store_rig rig;
   rig.config.arena_bytes = 16u << 20;
@@ -416,7 +416,7 @@ TEST(store_hostile, ASilentMetricsClientIsClosed) {
   for (const auto& one : many) EXPECT_TRUE(one->is_cut_off(5000));
 }
 
-// The kernel's queue of a client that was let go: it does not stay for as long as the client does.
+// The kernel's send queue of a dropped client is freed, even while the client still runs.
 TEST(store_hostile, UnreadDataOfADroppedClientLeavesTheKernel) {
   store_rig rig;
   rig.config.stall_timeout_s = 1;

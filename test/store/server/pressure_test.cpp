@@ -101,7 +101,7 @@ TEST(store_pressure, SearchesEndWithTheirClient) {
   EXPECT_LT(clock_type::now() - began, std::chrono::seconds(30));
 }
 
-// Searches that one principal has queued by many connections keep neither others nor itself from making pools.
+// Searches that one principal has queued over many connections do not delay the creation of pools, its own included.
 TEST(store_pressure, QueuedSearchesDoNotBlockPoolCreation) {
   store_rig rig;
   rig.start();

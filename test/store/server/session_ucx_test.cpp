@@ -290,7 +290,7 @@ TEST(store_ucx_choice, UcxToTheSameHostMustBeForced) {
   EXPECT_NE(eager->why_no_ucx(), "");
 }
 
-// ---- Strangers: whoever reaches UCX's port without the session's secret
+// ---- Processes that reach UCX's port without the session's secret
 
 TEST_F(store_ucx, AWrongSecretWritesNothing) {
   store_client::ucx_value_stream::options options;

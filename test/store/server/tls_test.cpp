@@ -62,7 +62,7 @@ TEST_F(store_tls, TheCertificateNamesThePrincipal) {
   EXPECT_EQ(store->open_pool("closed").code(), EACCES);
 }
 
-// UCX does not encrypt: only whoever says so at both ends has values go past TLS.
+// UCX does not encrypt: values bypass TLS only if both ends enable it.
 TEST_F(store_tls, UcxBypassesTlsOnlyIfBothEndsEnableIt) {
   rig_.config.ucx = "on";
   rig_.start();
