@@ -247,7 +247,7 @@ static void truncated(void) {
     else CHECK_DEVICE(place, kLarge, 5);
   }
   /* What cannot be read is refused before anything is sent. */
-  CHECK(class_of(MPI_Send(source + kLarge, 1 << 30, MPI_BYTE, next_rank, 8, comm)) == MPI_ERR_BUFFER);
+  CHECK(class_of(MPI_Send(source + kLarge, 64 << 20, MPI_BYTE, next_rank, 8, comm)) == MPI_ERR_BUFFER);
   MPI_Comm_set_errhandler(WORLD, MPI_ERRORS_ARE_FATAL);
   MPI_Comm_free(&comm);
 }
