@@ -42,8 +42,8 @@ if(PEERLANE_SANITIZE)
   endif()
 endif()
 
-# The tests' own sources, not what they test: compiled for less than half the time, which CI spends mostly on compiling. Not under
-# ThreadSanitizer: nothing is gained there, and what it then watches takes longer.
+# The tests' own sources, not what they test: their objects take 0.6 of the CPU time that they take at -O1, and a third more of it only
+# in the few tests that compute. Not under ThreadSanitizer: nothing is gained there, and what it then watches takes longer.
 if(NOT PEERLANE_SANITIZE MATCHES "thread")
   foreach(option IN ITEMS -O0 -g1 -fno-sanitize=undefined)
     target_compile_options(pl_options INTERFACE $<$<BOOL:$<TARGET_PROPERTY:PL_TEST_CODE>>:${option}>)
