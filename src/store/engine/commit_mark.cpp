@@ -11,6 +11,7 @@
 #include "base/clock.hpp"
 #include "base/text.hpp"
 #include "store/engine/bytes.hpp"
+#include "store/engine/sparse_file.hpp"
 
 namespace pl::store {
 namespace {
@@ -36,10 +37,33 @@ std::optional<std::string> bytes_of(const std::string& path) {
 
 }  // namespace
 
+// Piece by piece: a backup seals extent files, which may be larger than memory.
 result<file_seal> seal_of(const std::string& folder, const std::string& name) {
-  const auto bytes = bytes_of(folder + "/" + name);
-  if (!bytes) return failure{errno, "store: " + folder + "/" + name + ": " + errno_text(errno)};
-  return file_seal{name, bytes->size(), arch::crc32c(bytes->data(), bytes->size())};
+  static constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
+  static constexpr char kZeros[4096] = {};
+  const std::string path = folder + "/" + name;
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return failure{errno, "store: " + path + ": " + errno_text(errno)};
+  file_seal seal{name};
+  std::vector<char> piece(kPieceBytes);
+  ssize_t got = 0;
+  do {
+    const auto data = static_cast<std::uint64_t>(find_data(file, static_cast<off_t>(seal.size_bytes)));
+    while (seal.size_bytes < data) {
+      const auto zeros = std::min<std::uint64_t>(sizeof kZeros, data - seal.size_bytes);
+      seal.crc = arch::crc32c(kZeros, zeros, seal.crc);
+      seal.size_bytes += zeros;
+    }
+    got = ::pread(file, piece.data(), piece.size(), static_cast<off_t>(seal.size_bytes));
+    if (got > 0) {
+      seal.crc = arch::crc32c(piece.data(), static_cast<std::size_t>(got), seal.crc);
+      seal.size_bytes += static_cast<std::uint64_t>(got);
+    }
+  } while (got > 0 || (got < 0 && errno == EINTR));
+  const int error = errno;
+  ::close(file);
+  if (got < 0) return failure{error, "store: " + path + ": " + errno_text(error)};
+  return seal;
 }
 
 const file_seal* mark_state::find(std::string_view name) const {

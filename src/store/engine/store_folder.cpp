@@ -23,6 +23,7 @@
 #include "store/engine/commit_mark.hpp"
 #include "store/engine/engine.hpp"
 #include "store/engine/salvage.hpp"
+#include "store/engine/sparse_file.hpp"
 #include "store/engine/value_stream.hpp"
 
 namespace pl::store {
@@ -178,6 +179,7 @@ status copy_sparse(const fs::path& source, const fs::path& target) {
   std::vector<char> part(std::size_t{1} << 20);
   off_t offset = 0;
   while (outcome) {
+    offset = find_data(input, offset);
     const ssize_t got = ::pread(input, part.data(), part.size(), offset);
     if (got < 0) outcome = failure{errno, source.string() + ": " + errno_text(errno)};
     if (got <= 0) break;
