@@ -257,7 +257,7 @@ def mpi_collectives():
     ours_or_leave_out()
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     launchers = [[name, "-n", "3", *options] for name, options in
-                 (("mpirun.openmpi", ["--oversubscribe"]), ("mpiexec.mpich", [])) if shutil.which(name)]
+                 (("mpirun.openmpi", ["--oversubscribe"]), ("mpiexec.mpich", ["-genv", "LD_PRELOAD", os.environ["MPICH_YIELD"]])) if shutil.which(name)]
     if not launchers:
         print("left out: neither mpirun.openmpi nor mpiexec.mpich in the path (Debian: openmpi-bin, mpich)")
         sys.exit(LEFT_OUT)
