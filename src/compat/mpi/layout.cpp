@@ -115,9 +115,12 @@ result<layout> layout_of(MPI_Datatype type) {
       PMPI_Type_get_true_extent(type, &true_lower, &true_extent) != MPI_SUCCESS)
     return failure{EINVAL, "the datatype's size and extent cannot be determined"};
   layout out{extent, true_lower, static_cast<std::size_t>(size), nullptr};
-  if (size == true_extent) return out;
+  const bool may_be_one_row = size == true_extent;
+  if (may_be_one_row && is_predefined(type)) return out;
   auto found = remembered_pieces(type);
   if (!found) return found.error();
+  // Elements without gaps may have another order than their addresses (MPI_Type_vector with a negative stride).
+  if (may_be_one_row && is_one_row(**found)) return out;
   out.scattered = std::move(*found);
   return out;
 }

@@ -24,8 +24,8 @@ struct layout {
   pieces rows_of(std::size_t count) const;
 };
 
-// ENOTSUP for a distributed array (MPI_Type_create_darray), and for types that are not homogeneous bytes. Derived types are
-// decomposed once and cached with the type.
+// ENOTSUP for types that were made in a way that is not known here. Derived types are decomposed once and cached with the
+// type.
 result<layout> layout_of(MPI_Datatype type);
 
 // A type of bytes with the layout of `type`, which owns it; `type` itself if it has no gaps or cannot be decomposed.

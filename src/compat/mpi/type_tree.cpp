@@ -67,9 +67,15 @@ class arguments {
     const auto middle = counts.begin() + static_cast<std::ptrdiff_t>(std::min(first_address, counts.size()));
     integers.assign(counts.begin(), middle);
     addresses.assign(middle, counts.end());
+    // The sizes of an array are counts, and the other arguments are not.
     if (combiner == MPI_COMBINER_SUBARRAY) {
       integers.insert(integers.begin(), numbers[0]);  // how many dimensions
       integers.push_back(numbers[1]);                 // their order
+    }
+    if (combiner == MPI_COMBINER_DARRAY) {
+      constexpr auto kBeforeSizes = 3;
+      integers.insert(integers.begin(), numbers.begin(), numbers.begin() + kBeforeSizes);
+      integers.insert(integers.end(), numbers.begin() + kBeforeSizes, numbers.end());
     }
   }
 };
@@ -128,6 +134,50 @@ pieces take_subarray(const std::vector<MPI_Count>& numbers, pieces base, std::pt
   return out;
 }
 
+// Elements of one dimension that a process holds.
+struct share {
+  MPI_Count size, distribution, block, processes, coordinate;
+
+  // Calls `found(first, n)` for each run of them.
+  template <class Found>
+  void for_each_run(Found found) const {
+    if (distribution == MPI_DISTRIBUTE_NONE) return found(MPI_Count{0}, size);
+    const bool is_cyclic = distribution == MPI_DISTRIBUTE_CYCLIC;
+    const MPI_Count usual = is_cyclic ? 1 : (size + processes - 1) / processes;
+    const MPI_Count length = block == MPI_DISTRIBUTE_DFLT_DARG ? usual : block;
+    const MPI_Count step = is_cyclic ? length * processes : size;  // a block distribution has one run
+    for (MPI_Count first = coordinate * length; first < size; first += step) found(first, std::min(length, size - first));
+  }
+};
+
+// The numbers: processes, own rank, n dimensions, and for each dimension its size, distribution, block and processes; order.
+pieces take_darray(const std::vector<MPI_Count>& numbers, pieces base, std::ptrdiff_t extent) {
+  const MPI_Count n = numbers[2];
+  const auto number = [&](MPI_Count group, MPI_Count dimension) {
+    return numbers[static_cast<std::size_t>(3 + group * n + dimension)];
+  };
+  std::vector<MPI_Count> coordinates(static_cast<std::size_t>(n));
+  MPI_Count rank = numbers[1];
+  for (MPI_Count i = n; i-- > 0;) {  // the grid of processes is row by row in both orders
+    coordinates[static_cast<std::size_t>(i)] = rank % number(3, i);
+    rank /= number(3, i);
+  }
+  const bool c_order = numbers[static_cast<std::size_t>(3 + 4 * n)] == MPI_ORDER_C;
+  std::ptrdiff_t step = extent;
+  for (MPI_Count i = 0; i < n; ++i) {  // the dimension whose neighbours lie closest first
+    const MPI_Count dimension = c_order ? n - 1 - i : i;
+    const share own{number(0, dimension), number(1, dimension), number(2, dimension), number(3, dimension),
+                    coordinates[static_cast<std::size_t>(dimension)]};
+    pieces rows;
+    own.for_each_run([&](MPI_Count first, MPI_Count length) {
+      append(rows, repeat(base, static_cast<std::size_t>(length), step), first * step);
+    });
+    base = std::move(rows);
+    step *= own.size;
+  }
+  return base;
+}
+
 result<pieces> take_struct(const arguments& contents) {
   pieces out;
   for (std::size_t i = 0; i < contents.types.size(); ++i) {
@@ -173,6 +223,8 @@ result<pieces> take_regular(int combiner, const arguments& contents, const piece
           base, extent, n, [&](MPI_Count) { return number(1); }, address);
     case MPI_COMBINER_SUBARRAY:
       return take_subarray(numbers, base, extent);
+    case MPI_COMBINER_DARRAY:
+      return take_darray(numbers, base, extent);
     default:
       return failure{ENOTSUP,
                      format("a datatype of device memory was made in a way that is not supported (combiner %d)", combiner)};
@@ -180,6 +232,11 @@ result<pieces> take_regular(int combiner, const arguments& contents, const piece
 }
 
 }  // namespace
+
+bool is_predefined(MPI_Datatype type) {
+  const envelope form = envelope_of(type);
+  return form.combiner == MPI_COMBINER_NAMED || form.types == 0;
+}
 
 result<pieces> take_apart(MPI_Datatype type) {
   const envelope form = envelope_of(type);

@@ -6,6 +6,9 @@
 
 namespace pl::mpi {
 
+// Whether nothing is known of how the type was made.
+bool is_predefined(MPI_Datatype type);
+
 // One element's pieces in the order of its type map. ENOTSUP as layout_of.
 result<pieces> take_apart(MPI_Datatype type);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Types of every constructor but MPI_Type_create_darray, and with MPI 4 also of those with MPI_Count arguments, which mpi4py
- * uses: a message of device memory must touch the same bytes as one of host memory. */
+ * Types of every constructor, and with MPI 4 also of those with MPI_Count arguments, which mpi4py uses: a message of device
+ * memory must touch the same bytes as one of host memory. Types whose elements lie in another order than their addresses
+ * are received in part too, and reach windows. */
 #include "test/compat/mpi/mpi_program.h"
 
 #define WORLD MPI_COMM_WORLD
@@ -46,10 +47,72 @@ static void send(const char* name, MPI_Datatype type) {
     send("subarray" #suffix, made);                                                                          \
     SUBARRAY##suffix(MPI_ORDER_FORTRAN);                                                                     \
     send("subarray, order of Fortran" #suffix, made);                                                        \
+    for (int order = 0; order < 2; ++order)                                                                  \
+      for (unsigned draw = 0; draw < 40; ++draw) {                                                           \
+        DARRAY##suffix(order ? MPI_ORDER_FORTRAN : MPI_ORDER_C);                                             \
+        send("darray" #suffix, made);                                                                        \
+      }                                                                                                      \
     CHECK(MPI_Type_free(&base) == 0);                                                                        \
   } while (0)
 #define SUBARRAY(order) CHECK(MPI_Type_create_subarray(3, sizes, parts, starts, order, MPI_INT, &made) == 0)
 #define SUBARRAY_c(order) CHECK(MPI_Type_create_subarray_c(3, sizes, parts, starts, order, MPI_INT, &made) == 0)
+
+/* Arrays of all kinds of distribution; `draw` chooses one of 40. */
+enum { kDimensions = 3 };
+static const int grids[2][kDimensions] = {{2, 3, 1}, {3, 1, 2}};
+static int distribution(unsigned draw, int dimension, int processes) {
+  static const int all[3] = {MPI_DISTRIBUTE_BLOCK, MPI_DISTRIBUTE_CYCLIC, MPI_DISTRIBUTE_NONE};
+  const int chosen = all[(draw + (unsigned)dimension * 2) % 3];
+  return chosen == MPI_DISTRIBUTE_NONE && processes > 1 ? MPI_DISTRIBUTE_CYCLIC : chosen;
+}
+#define DARRAY_OF(function, number, order)                                                                           \
+  do {                                                                                                               \
+    const int* const grid = grids[draw % 2];                                                                         \
+    number all[kDimensions] = {7, 5, 4};                                                                             \
+    int ways[kDimensions], blocks[kDimensions];                                                                      \
+    for (int i = 0; i < kDimensions; ++i) {                                                                          \
+      ways[i] = distribution(draw / 2, i, grid[i]);                                                                  \
+      blocks[i] = draw % 5 < 3 ? MPI_DISTRIBUTE_DFLT_DARG : ways[i] == MPI_DISTRIBUTE_BLOCK ? 5 : 1 + (int)draw % 3; \
+      if (ways[i] == MPI_DISTRIBUTE_NONE) blocks[i] = MPI_DISTRIBUTE_DFLT_DARG;                                      \
+      if (ways[i] == MPI_DISTRIBUTE_BLOCK && grid[i] == 1) blocks[i] = MPI_DISTRIBUTE_DFLT_DARG;                     \
+    }                                                                                                                \
+    CHECK(function(6, (int)draw % 6, kDimensions, all, ways, blocks, grid, order, MPI_INT, &made) == 0);             \
+  } while (0)
+#define DARRAY(order) DARRAY_OF(MPI_Type_create_darray, int, order)
+#define DARRAY_c(order) DARRAY_OF(MPI_Type_create_darray_c, MPI_Count, order)
+
+/* As large as the memory that they span, yet not one row of it. */
+static void other_order(void) {
+  enum { kRoom = 64, kPlace = 40 };
+  const int ones[4] = {1, 1, 1, 1}, backwards[4] = {3, 2, 1, 0};
+  MPI_Datatype list[3];
+  MPI_Win of_device, of_host;
+  CHECK(MPI_Type_indexed(4, ones, backwards, MPI_INT, &list[0]) == 0);
+  CHECK(MPI_Type_vector(4, 1, -1, MPI_INT, &list[1]) == 0);
+  CHECK(MPI_Type_contiguous(1, list[0], &list[2]) == 0);
+  for (int i = 0; i < 3; ++i) {
+    const MPI_Datatype type = list[i];
+    CHECK(MPI_Type_commit(&list[i]) == 0);
+    BOTH(Sendrecv, input, 3, MPI_INT, next_rank, 7, output + kRoom, 1, type, previous_rank, 7, WORLD, MPI_STATUS_IGNORE);
+    BOTH(Sendrecv, input + kRoom, 1, type, next_rank, 7, output, 4, MPI_INT, previous_rank, 7, WORLD, MPI_STATUS_IGNORE);
+    reset();
+    CHECK(MPI_Win_create(device_out, kBytes, 1, MPI_INFO_NULL, WORLD, &of_device) == 0);
+    CHECK(PMPI_Win_create(host_out, kBytes, 1, MPI_INFO_NULL, WORLD, &of_host) == 0);
+    for (int is_host = 0; is_host < 2; ++is_host) {
+      const MPI_Win window = is_host ? of_host : of_device;
+      unsigned char* const input = is_host ? host_in : device_in;
+      CHECK(MPI_Win_fence(0, window) == 0);
+      CHECK(MPI_Put(input + kRoom, 1, type, next_rank, kPlace, 4, MPI_INT, window) == 0);
+      CHECK(MPI_Put(input, 4, MPI_INT, next_rank, 2 * kPlace, 1, type, window) == 0);
+      CHECK(MPI_Accumulate(input, 4, MPI_INT, next_rank, 4 * kPlace, 1, type, MPI_SUM, window) == 0);
+      CHECK(MPI_Get(input + 2 * kRoom, 1, type, next_rank, 8 * kPlace, 4, MPI_INT, window) == 0);
+      CHECK(MPI_Win_fence(0, window) == 0);
+    }
+    compare("one-sided, in another order", __LINE__);
+    CHECK(MPI_Win_free(&of_device) == 0 && MPI_Win_free(&of_host) == 0);
+  }
+  for (int i = 0; i < 3; ++i) CHECK(MPI_Type_free(&list[i]) == 0);
+}
 
 int main(int argc, char** argv) {
   begin_test(&argc, &argv, MPI_THREAD_SINGLE);
@@ -57,6 +120,7 @@ int main(int argc, char** argv) {
 #if MPI_VERSION >= 4
   SEND_ALL(_c, MPI_Count, MPI_Count);
 #endif
+  other_order();
   MPI_Finalize();
   return 0;
 }
