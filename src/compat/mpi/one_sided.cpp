@@ -19,7 +19,7 @@ int MPI_Compare_and_swap(const void* origin, const void* compare, void* result, 
   if (known != nullptr && is_direct(*known, place))
     return guarded_window(
         window, [&] { return raise_on(window, compare_and_swap_directly(*known, origin, compare, result, place)); });
-  if (!on_device(origin) && !on_device(compare) && !on_device(result)) [[likely]]
+  if (target == MPI_PROC_NULL || (!on_device(origin) && !on_device(compare) && !on_device(result))) [[likely]]
     return PMPI_Compare_and_swap(origin, compare, result, type, target, offset, window);
   return guarded_window(window, [&] {
     auto made = std::make_shared<staged_operation>(window, target);

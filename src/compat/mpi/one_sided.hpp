@@ -39,7 +39,8 @@ int operate(const origin_buffer& buffer, staged staged_operation::*side, const t
             Direct direct, Call call, Request... request) {
   const auto known = windows().find(window);
   const bool is_ours = known != nullptr && is_direct(*known, place);
-  if (!is_ours && !on_device(buffer.pointer, buffer.count, buffer.type)) [[likely]]
+  // With MPI_PROC_NULL nothing is read or written.
+  if (!is_ours && (place.rank == MPI_PROC_NULL || !on_device(buffer.pointer, buffer.count, buffer.type))) [[likely]]
     return call(const_cast<void*>(buffer.pointer));
   return guarded_window(window, [&] {
     if (is_ours) return end_directly(window, direct(*known), request...);
@@ -102,7 +103,7 @@ int get_accumulate(const origin_buffer& origin, const origin_buffer& result, con
   const bool is_ours = known != nullptr && is_direct(*known, place);
   const bool reads = op != op_no_op() && on_device(origin.pointer, origin.count, origin.type);
   const bool writes = on_device(result.pointer, result.count, result.type);
-  if (!is_ours && !reads && !writes) [[likely]]
+  if (!is_ours && (place.rank == MPI_PROC_NULL || (!reads && !writes))) [[likely]]
     return call(origin.pointer, const_cast<void*>(result.pointer));
   return guarded_window(window, [&] {
     if (is_ours) return end_directly(window, accumulate_directly(*known, origin, &result, place, op), request...);

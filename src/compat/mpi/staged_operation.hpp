@@ -3,8 +3,8 @@
 // one, completes it, whichever comes first.
 #pragma once
 
+#include <atomic>
 #include <mutex>
-#include <utility>
 
 #include "compat/mpi/staged.hpp"
 
@@ -22,6 +22,9 @@ class staged_operation {
     return finish_after([&] { return PMPI_Win_flush_local(target, window_); });
   }
 
+  // Its result has been stored.
+  bool is_finished() const noexcept { return is_finished_.load(std::memory_order_acquire); }
+
   staged origin, compare, result;
   const int target;
 
@@ -29,16 +32,17 @@ class staged_operation {
   template <class Wait>
   int finish_after(Wait wait) {
     const std::lock_guard held(mutex_);
-    if (std::exchange(is_finished_, true)) return MPI_SUCCESS;
+    if (is_finished()) return MPI_SUCCESS;
     int code = result.is_host_copy() ? wait() : MPI_SUCCESS;
     if (code == MPI_SUCCESS) code = result.store();
     origin = staged(), compare = staged(), result = staged();
+    is_finished_.store(true, std::memory_order_release);
     return code;
   }
 
   const MPI_Win window_;
   std::mutex mutex_;
-  bool is_finished_ = false;
+  std::atomic<bool> is_finished_{false};
 };
 
 }  // namespace pl::mpi

@@ -19,8 +19,9 @@ int synchronize(MPI_Win handle, Call call, Work work) {
 template <class Call>
 int end_operations(MPI_Win handle, int target, Call call) {
   return synchronize(handle, call, [&](window& known) {
+    const auto begun = known.begun(target);  // those that another thread begins now are not ended by this call
     const int code = call();
-    return code == MPI_SUCCESS ? raise_on(handle, known.finish(target)) : code;
+    return code == MPI_SUCCESS ? raise_on(handle, known.finish(begun)) : code;
   });
 }
 

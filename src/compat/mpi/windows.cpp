@@ -54,23 +54,23 @@ void window::add(std::shared_ptr<staged_operation> made) {
   pending_.push_back(std::move(made));
 }
 
-int window::finish(int target) {
-  std::vector<std::shared_ptr<staged_operation>> ended;
-  {
-    const std::lock_guard held(mutex_);
-    std::erase_if(pending_, [&](auto& one) {
-      if (target >= 0 && one->target != target) return false;
-      ended.push_back(std::move(one));
-      return true;
-    });
-  }
+window::operations window::begun(int target) {
+  const std::lock_guard held(mutex_);
+  operations out;
+  for (const auto& one : pending_)
+    if (target < 0 || one->target == target) out.push_back(one);
+  return out;
+}
+
+// Two threads may end the same operation, and neither may return before its result is stored: so it is forgotten last.
+int window::finish(const operations& ended) {
   int code = MPI_SUCCESS;
   for (const auto& one : ended)
     if (const int failed = one->finish(); failed != MPI_SUCCESS) code = failed;
+  const std::lock_guard held(mutex_);
+  std::erase_if(pending_, [](const auto& one) { return one->is_finished(); });
   return code;
 }
-
-int window::finish_all() { return finish(-1); }
 
 namespace {
 

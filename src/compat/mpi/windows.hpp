@@ -67,9 +67,14 @@ class window {
 
   // ---- Operations of MPI with stand-ins
   void add(std::shared_ptr<staged_operation> made);
-  // MPI has ended those at `target`, or all.
-  int finish(int target);
-  int finish_all();
+  using operations = std::vector<std::shared_ptr<staged_operation>>;
+  // Those at `target` (-1: at all) that this process has begun and that no call has ended yet.
+  operations begun(int target);
+  // MPI has ended these.
+  int finish(const operations& ended);
+  // MPI has ended those at `target`, or all, and no other thread begins one meanwhile.
+  int finish(int target) { return finish(begun(target)); }
+  int finish_all() { return finish(-1); }
 
   // ---- Epochs, as far as targets are direct. Each call is made beside MPI's own of that name.
   // Whether an operation may go to that target now; waits for a lock of lock_all().
@@ -112,7 +117,7 @@ class window {
   void take_lock(int target, bool is_exclusive);
 
   std::mutex mutex_;
-  std::vector<std::shared_ptr<staged_operation>> pending_;
+  operations pending_;
   bool in_fence_ = false, in_lock_all_ = false, lock_all_is_checked_ = true;
   std::vector<std::uint8_t> locks_held_;                              // by target; made with the first
   std::vector<int> started_;                                          // direct targets of the access epoch
