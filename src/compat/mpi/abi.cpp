@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "compat/mpi/fortran_calls.hpp"
+
 namespace pl::mpi {
 namespace {
 
@@ -20,15 +22,22 @@ constexpr const char* kWanted = "libpeerlane-mpi-ompi.so";
 #endif
 
 // Python loads MPI for one module only; such an MPI is made visible to all.
-[[gnu::constructor]] void promote() {
+void promote() {
   for (const char* name : kNames)
     if (dlopen(name, RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL) != nullptr) return;
+}
+
+// A Fortran program's first call is one of its bindings, which may not lead here.
+[[gnu::constructor]] void prepare() {
+  promote();
+  redirect_fortran_calls();
 }
 
 }  // namespace
 
 void find_mpi() {
   promote();
+  redirect_fortran_calls();  // of a library that was loaded since
   if (dlsym(RTLD_DEFAULT, kOtherKind) == nullptr) return;
   std::fprintf(stderr, "peerlane-mpi: the program's MPI has another binary interface: preload %s instead\n", kWanted);
   std::abort();
