@@ -27,7 +27,7 @@ class group {
 template <class Count, class Offset>
 parts blocks(int n, const Count* counts, const Offset* offsets, MPI_Datatype type) {
   MPI_Aint lower = 0, extent = 0;
-  PMPI_Type_get_extent(type, &lower, &extent);
+  if (type != type_null()) PMPI_Type_get_extent(type, &lower, &extent);
   parts out;
   for (int i = 0; i < n; ++i) out.push_back({static_cast<MPI_Aint>(offsets[i]) * extent, counts[i], type});
   return out;

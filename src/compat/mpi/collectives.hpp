@@ -234,7 +234,7 @@ int reduce_and_scatter(const void* sendbuf, void* recvbuf, MPI_Count all_element
     if (const int code = take_source(made.send, sendbuf, {{0, all_elements, type}}); code != MPI_SUCCESS) return code;
     const int code = take_target(made.receive, recvbuf, {{0, in_place ? all_elements : own, type}}, in_place);
     MPI_Count bytes = 0;
-    PMPI_Type_size_x(type, &bytes);
+    if (type != type_null()) PMPI_Type_size_x(type, &bytes);
     made.receive.limit_store(static_cast<std::size_t>(bytes * own));
     return code;
   };

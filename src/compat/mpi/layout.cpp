@@ -111,6 +111,7 @@ pieces layout::rows_of(std::size_t count) const {
 result<layout> layout_of(MPI_Datatype type) {
   MPI_Aint lower = 0, extent = 0, true_lower = 0, true_extent = 0;
   MPI_Count size = 0;
+  if (type == type_null()) return failure{EINVAL, "the datatype is MPI_DATATYPE_NULL"};
   if (PMPI_Type_size_x(type, &size) != MPI_SUCCESS || PMPI_Type_get_extent(type, &lower, &extent) != MPI_SUCCESS ||
       PMPI_Type_get_true_extent(type, &true_lower, &true_extent) != MPI_SUCCESS)
     return failure{EINVAL, "the datatype's size and extent cannot be determined"};

@@ -25,7 +25,7 @@ inline bool pipeline_is_on() noexcept { return detail::g_pipeline.load(std::memo
 // Whether a receive could get a header. A smaller one is too small for the message too, and MPI reports that.
 template <class Count>
 bool may_get_header(Count count, MPI_Datatype type) {
-  if (!pipeline_is_on() || count <= 0) [[likely]]
+  if (!pipeline_is_on() || count <= 0 || type == type_null()) [[likely]]
     return false;
   MPI_Count size = 0;
   return PMPI_Type_size_x(type, &size) == MPI_SUCCESS && size * count >= static_cast<MPI_Count>(kHeaderBytes);

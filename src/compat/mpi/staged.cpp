@@ -47,7 +47,7 @@ int report_buffer(const char* description, const failure& reason) {
 bool any_on_device(std::span<const part> absolute) {
   kind_of_runs kind;
   for (const auto& one : absolute) {
-    if (one.count <= 0) continue;
+    if (one.count <= 0 || one.type == type_null()) continue;
     auto type = layout_of(one.type);
     MPI_Aint first = 0, extent = 0;
     // A type that cannot be taken apart: attach() refuses it where its first byte is the device's.
@@ -67,7 +67,7 @@ int staged::describe(const void* buffer, std::span<const part> buffer_parts) {
   pointer_ = const_cast<void*>(buffer);
   pieces runs;
   for (const auto& one : buffer_parts) {
-    if (one.count <= 0) continue;  // a negative one is MPI's to refuse
+    if (one.count <= 0 || one.type == type_null()) continue;  // MPI refuses a negative count and a type that is none
     auto type = layout_of(one.type);
     if (!type) return report_buffer("a datatype", type.error());
     if (type->bytes == 0) continue;

@@ -134,6 +134,50 @@ static void check_queries(void) {
   compare("looked at, then waited for", __LINE__);
 }
 
+static int class_of(int code) {
+  int class = -1;
+  MPI_Error_class(code, &class);
+  return class;
+}
+
+/* The same error as with host memory, and through the communicator's own handler: that of the world would end the program.
+ */
+#define SAME_ERROR(function, ...)                            \
+  do {                                                       \
+    unsigned char *input = device_in, *output = device_out;  \
+    (void)input, (void)output;                               \
+    const int class = class_of(MPI_##function(__VA_ARGS__)); \
+    input = host_in, output = host_out;                      \
+    CHECK(class != MPI_SUCCESS && class != MPI_ERR_BUFFER);  \
+    CHECK(class == class_of(PMPI_##function(__VA_ARGS__)));  \
+  } while (0)
+
+static void wrong_arguments(void) {
+  const int counts[8] = {1, 1, 1, 1, 1, 1, 1, 1}, places[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+  MPI_Comm comm;
+  MPI_Request request;
+  CHECK(ranks <= 8 && MPI_Comm_dup(WORLD, &comm) == 0 && MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN) == 0);
+  SAME_ERROR(Send, input, 1, MPI_DATATYPE_NULL, next_rank, 7, comm);
+  SAME_ERROR(Isend, input, 1, MPI_DATATYPE_NULL, next_rank, 7, comm, &request);
+  SAME_ERROR(Send_init, input, 1, MPI_DATATYPE_NULL, next_rank, 7, comm, &request);
+  SAME_ERROR(Recv, output, 1, MPI_DATATYPE_NULL, next_rank, 7, comm, IGNORE);
+  SAME_ERROR(Irecv, output, 1, MPI_DATATYPE_NULL, next_rank, 7, comm, &request);
+  SAME_ERROR(Sendrecv, input, 1, MPI_INT, next_rank, 7, output, 1, MPI_DATATYPE_NULL, previous_rank, 7, comm, IGNORE);
+  SAME_ERROR(Sendrecv_replace, output, 1, MPI_DATATYPE_NULL, next_rank, 7, previous_rank, 7, comm, IGNORE);
+  SAME_ERROR(Bcast, output, 1, MPI_DATATYPE_NULL, 0, comm);
+  SAME_ERROR(Bcast, output, -1, MPI_INT, 0, comm);
+  SAME_ERROR(Bcast, output, 1, MPI_INT, ranks, comm);
+  SAME_ERROR(Allreduce, input, output, 1, MPI_DATATYPE_NULL, MPI_SUM, comm);
+  SAME_ERROR(Allreduce, input, output, 1, MPI_INT, MPI_OP_NULL, comm);
+  SAME_ERROR(Allgather, input, 1, MPI_INT, output, 1, MPI_DATATYPE_NULL, comm);
+  SAME_ERROR(Allgatherv, input, 1, MPI_INT, output, counts, places, MPI_DATATYPE_NULL, comm);
+  SAME_ERROR(Alltoallv, input, counts, places, MPI_DATATYPE_NULL, output, counts, places, MPI_INT, comm);
+  SAME_ERROR(Reduce_scatter, input, output, counts, MPI_DATATYPE_NULL, MPI_SUM, comm);
+  SAME_ERROR(Send, input, -1, MPI_INT, next_rank, 7, comm);
+  SAME_ERROR(Send, input, 1, MPI_INT, ranks, 7, comm);
+  CHECK(MPI_Comm_free(&comm) == 0);
+}
+
 /* MPI's errors come through unchanged; ours are MPI_ERR_BUFFER. */
 static void errors(void) {
   MPI_Status status;
@@ -162,6 +206,7 @@ int main(int argc, char** argv) {
   cancelled();
   freed();
   check_queries();
+  wrong_arguments();
   errors();
   MPI_Barrier(WORLD);
   MPI_Finalize();
