@@ -32,6 +32,8 @@ result<memory> memory_access::inspect(const buffer& data) {
     return found;
   }
   if (data.address == 0) return failure{EINVAL, format("a message of %zu bytes at address 0: give its buffer", data.bytes)};
+  if (!checked_add(data.address, data.bytes))
+    return failure{EINVAL, format("a buffer of %zu bytes that leaves the address space: give its size", data.bytes)};
   if (planner_ == nullptr) {
     if (found.is_device)
       return failure{EINVAL,

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/checked_math.hpp"
 #include "copy/planner.hpp"
 #include "cuda/pointer.hpp"
 #include "messaging/host_ranges.hpp"
@@ -46,12 +47,12 @@ class memory_access {
   memory_access(const cu::driver_table* cuda, copy::planner* planner) : cuda_(cuda), planner_(planner) {}
 
   // Classifies a buffer. Queries the driver at most once for each message, and not at all for registered memory or memory in
-  // host_ranges. EINVAL: device memory without a GPU, or bytes without an address.
+  // host_ranges. EINVAL: device memory without a GPU, or bytes without an address or that leave the address space.
   result<memory> inspect(const buffer& data);
   // True: the buffer is host memory or empty, and inspect() would not query the driver.
   bool is_known_host(const buffer& data) noexcept {
     if (data.bytes == 0) return true;
-    if (data.address == 0 || data.kind == memory_kind::device) return false;
+    if (data.address == 0 || data.kind == memory_kind::device || !checked_add(data.address, data.bytes)) return false;
     return planner_ == nullptr || data.kind == memory_kind::host || host_.contains(data.address, data.bytes);
   }
   // Copies bytes [offset, offset + bytes) of `source` to host memory, or of `destination` from host memory. The copy is

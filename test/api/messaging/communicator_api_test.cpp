@@ -471,6 +471,12 @@ int misuse(communicator& job) {
   const auto words = peerlane_host_buffer(&value, sizeof value);
   CHECK(peerlane_comm_isend(handle, 7, words, 1, &op) == EINVAL && peerlane_op_is_empty(&op));
   CHECK(peerlane_comm_isend(handle, 0, peerlane_host_buffer(nullptr, 8), 1, &op) == EINVAL && peerlane_op_is_empty(&op));
+  const auto endless = peerlane_host_buffer(&value, SIZE_MAX);  // leaves the address space
+  peerlane_window_t window = 0;
+  peerlane_window_key window_key{};
+  CHECK(peerlane_comm_isend(handle, 0, endless, 1, &op) == EINVAL && peerlane_op_is_empty(&op));
+  CHECK(peerlane_comm_irecv(handle, 0, endless, 1, PEERLANE_WHOLE_TAG, &op) == EINVAL && peerlane_op_is_empty(&op));
+  CHECK(peerlane_comm_expose(handle, endless, &window, &window_key) == EINVAL && window == 0);
   auto wrong = words;
   wrong.memory = 3;
   CHECK(peerlane_comm_isend(handle, 0, wrong, 1, &op) == EINVAL);
