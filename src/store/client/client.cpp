@@ -356,6 +356,7 @@ void client::finish(const operation_ptr& one, int status, std::string text) {
   if (one->done()) return;
   keep_rest_of_frame(*one);
   stop_ucx_transfer(*one);
+  end_turn(*one);
   if (!leave_device(*one, false) && status != 0)
     text += "; the store has stopped while it moved this memory, and may still move it when it continues";
   one->phase = operation::stage::done;

@@ -207,6 +207,7 @@ class client {
   // client_pump.cpp; called by the thread that drives the connection
   bool pump(lock_t& hold, clock::time_point deadline, bool may_sleep);
   void submit(const operation_ptr& one);  // called by any thread
+  void send_request(const operation_ptr& one);
   static store_protocol::tail fields_for_room(const operation& put);
   void ask(operation& one, store_protocol::opcode op, const store_protocol::tail& fields);
   bool flush();  // called by any thread
@@ -241,6 +242,15 @@ class client {
   void expire();
   void bring_forward(const operation_ptr& one);
   clock::time_point next_deadline() const;
+
+  // client_turns.cpp
+  bool may_go(const operation& one) const;
+  bool waits_its_turn(const operation_ptr& one);
+  void take_turn(operation& one);
+  void end_turn(operation& one);
+  void forget_turns();
+  bool send_held_back();
+  bool try_again_alone(const operation_ptr& one);
 
   // client_ucx.cpp
   bool ucx_ready() const { return stream_session_ != nullptr && !stream_session_->lost; }
@@ -325,7 +335,11 @@ class client {
   std::unordered_map<std::uint64_t, operation_ptr> asked_;
   std::deque<operation_ptr> streaming_;  // puts with data frames still to send
   std::deque<operation_ptr> copies_;     // operations in to_copy and copying
-  std::vector<operation_ptr> ended_;     // callbacks to run
+  // Puts that are not sent yet, because earlier ones have to end first (client_turns.cpp)
+  std::deque<operation_ptr> held_grants_, held_streams_;
+  std::size_t turns_ = 0;             // puts with has_turn
+  std::uint64_t turn_bytes_ = 0;      // their values
+  std::vector<operation_ptr> ended_;  // callbacks to run
   std::vector<std::uint64_t> unpin_;
   std::uint64_t unpin_bytes_ = 0;
   std::string out_;

@@ -74,6 +74,7 @@ void client::lose_connection(const failure& reason) {
   out_.clear();
   current_.clear();
   streaming_.clear();
+  forget_turns();
   receiving_.reset();
   data_next_ = false;
   input_begin_ = input_end_ = 0;

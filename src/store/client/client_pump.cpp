@@ -52,6 +52,10 @@ void client::submit(const operation_ptr& one) {
   one->extents.clear();
   asked_[one->head.request_id] = one;
   if (!wire_) return;  // it is sent again after a reconnect
+  if (!waits_its_turn(one)) send_request(one);
+}
+
+void client::send_request(const operation_ptr& one) {
   if (one->method == operation::kind::put_ucx || one->method == operation::kind::get_ucx) return submit_by_ucx(one);
   if (one->goes_by_device() && !submit_by_device(one)) return;
   auto op = one->head.op;
@@ -66,11 +70,12 @@ void client::submit(const operation_ptr& one) {
   if (one->method == operation::kind::put_streamed && one->mine.bytes > 0) streaming_.push_back(one);
 }
 
-// The fields that let a store decide whether to refuse room for the value. A quota is no reason to refuse if the
+// The fields that let a store decide whether to refuse room for the value, or to wait for it. A quota is no reason to refuse if the
 // condition is not met, or if the request was done before.
 store_protocol::tail client::fields_for_room(const operation& put) {
   store_protocol::tail out;
   out.only = put.fields.only;
+  out.level = put.fields.level;  // decides which part of the memory the value may take
   out.request_number = put.fields.request_number;
   return out;
 }
@@ -101,6 +106,7 @@ void client::ask(operation& one, opcode op, const store_protocol::tail& fields) 
 bool client::flush() {
   for (;;) {
     if (current_.empty()) {
+      (void)send_held_back();
       if (!out_.empty()) {
         current_.head.swap(out_);
       } else if (!send_next_data()) {
@@ -352,6 +358,7 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
       asked_.erase(header.request_id);
       return go_by_socket(one, fields.text.value_or(errno_text(header.status)));
     }
+    if (header.status == ENOSPC && try_again_alone(one)) return;
     if (one->method != operation::kind::put_streamed || one->sent_bytes == one->mine.bytes) asked_.erase(header.request_id);
     std::string reason = fields.text.value_or(errno_text(header.status));
     got.fields = std::move(fields);
@@ -423,6 +430,7 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
 // for this pool. Fails if the caller required mapped memory.
 void client::go_by_socket(const operation_ptr& one, const std::string& reason) {
   stop_ucx_transfer(*one);
+  end_turn(*one);
   if (options_.require != store_protocol::path::none)
     return finish(one, ENOTSUP, format("path %s was required: %s", name_of(options_.require), reason.c_str()));
   if (one->method == operation::kind::get_shm && one->order.has)
@@ -469,7 +477,7 @@ bool client::pump(lock_t& hold, clock::time_point give_up_at, bool may_sleep) {
   moved = drive_ucx() || moved;
   if (wire_) flush();
   moved = read_some() || moved;
-  if (wire_ && !out_.empty()) flush();
+  if (wire_ && (!out_.empty() || send_held_back())) flush();
   expire();
   if (moved || !wire_) return true;
   // Armed before the last poll, so that bytes that arrive from now on end the sleep.

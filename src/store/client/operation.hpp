@@ -128,6 +128,8 @@ class operation {
   std::optional<std::uint32_t> sum;  // of what was copied between the arena and host memory, or into it
   std::vector<std::byte> staging;    // one frame of device memory over a socket, or the rest of one after the end
   int attempts = 0;
+  bool has_turn = false;     // put_shm, put_ucx: counts as one that occupies the store's memory (client_turns.cpp)
+  bool goes_alone = false;   // put_streamed: the store had no room for it beside this client's other puts
   bool unpin_later = false;  // leave_to_stream: the copy has not ended yet
 
   // ---- the result; valid once done

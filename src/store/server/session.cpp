@@ -20,7 +20,6 @@ constexpr std::size_t kMaxWaitingBytes = 16u << 20;  // answers that the client 
 constexpr std::size_t kMaxDownloads = 256;
 // The steps of clients that copy the bytes themselves
 constexpr std::uint64_t kReportProgressFrom = 16u << 20, kProgressStepBytes = 4u << 20;
-constexpr auto kRoomPause = std::chrono::milliseconds(2);  // between checks for room
 constexpr auto kWatchPause = std::chrono::seconds(1);
 
 // Upper bound of the server's memory that a request occupies until it is answered, including its answer: a thousand
@@ -64,6 +63,7 @@ session::session(asio::io_context& home, std::unique_ptr<transport> wire, server
           *wire_, [this](std::error_code error) { close(error.message().c_str()); }, [this] { resume(); }),
       watch_timer_(home),
       room_timer_(home),
+      queue_timer_(home),
       opened_ns_(monotonic_ns()),
       progress_ns_(opened_ns_) {
   ++parts_.counters.connections;
@@ -233,6 +233,7 @@ void session::close(const char* reason) {
                    {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"why", reason}});
   watch_timer_.cancel();
   room_timer_.cancel();
+  queue_timer_.cancel();
   leave_ucx();
   unlink_device();
   end_watches({ECONNRESET, "the connection was closed"});
@@ -256,7 +257,8 @@ void session::finish_if_drained() {
 // ---- Reading -----------------------------------------------------------------------------------------------------------
 
 bool session::may_parse() const {
-  return !closed_ && !broken_ && !waiting_for_room_ && in_flight_ < parts_.config.max_requests &&
+  if (!room_queue_.empty() && (is_queue_full() || !may_make_room())) return false;
+  return !closed_ && !broken_ && !waiting_for_room_ && live_requests() < parts_.config.max_requests &&
          answer_bytes() < kMaxWaitingBytes && out_.downloads() < kMaxDownloads && (answer_bytes() == 0 || may_buffer_more());
 }
 
@@ -534,38 +536,6 @@ void session::answer(const request_ptr& request, const status& outcome, store_pr
   if (parsing_) return;
   out_.flush(shared_from_this());
   resume();
-}
-
-void session::retry_later(std::function<void()> again) {
-  const auto timer = std::make_shared<asio::steady_timer>(home_);
-  timer->expires_after(kRoomPause);
-  timer->async_wait([timer, again = std::move(again)](std::error_code) { again(); });
-}
-
-bool session::may_wait(const pending_request& request) const {
-  return !closed_ && clock::now() + kRoomPause < request.deadline;
-}
-
-void session::wait_for_room(std::function<void()> again) {
-  // Nothing else of this connection is read until then, because later requests would need room too.
-  ++parts_.counters.waits_for_room;
-  waiting_for_room_ = true;
-  room_timer_.expires_after(kRoomPause);
-  room_timer_.async_wait([me = shared_from_this(), again = std::move(again)](std::error_code) {
-    me->waiting_for_room_ = false;
-    // Nothing reads the connection meanwhile, so its end is checked here.
-    if (!me->closed_ && me->wire_->has_left()) me->close("left while it waited for room");
-    again();
-    me->resume();
-  });
-}
-
-void session::until_room(const request_ptr& request, std::function<status()> step, std::function<void(const status&)> done) {
-  const status now = step();
-  if (now.code() != ENOSPC || !may_wait(*request)) return done(now);
-  wait_for_room([me = shared_from_this(), request, step = std::move(step), done = std::move(done)] {
-    me->until_room(request, step, done);
-  });
 }
 
 }  // namespace pl::store_server

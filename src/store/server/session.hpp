@@ -203,13 +203,25 @@ class session : public std::enable_shared_from_this<session> {
               std::string_view body = {}, std::uint64_t value_bytes = 0, std::uint16_t flags = 0);
   void answer(const request_ptr& request, const failure& reason) { answer(request, status(reason)); }
   void count_and_log(const pending_request& request, const status& outcome, std::uint64_t took_ns);
+
+  // ---- session_room.cpp
   // Whether a put that finds no room may still wait.
   bool may_wait(const pending_request& request) const;
   // Runs `again` after a while; the connection is not read meanwhile.
   void wait_for_room(std::function<void()> again);
+  // Calls `attempt` until it returns true, after those that wait already. Meanwhile the connection is read if its next
+  // frames may make room.
+  void queue_for_room(std::size_t bytes, std::function<bool()> attempt);
+  void try_queue();
+  bool is_queue_full() const;
+  bool may_make_room() const;
+  bool has_waited(const pending_request& request) const;
+  status may_begin(std::uint64_t held) const;
+  std::size_t live_requests() const;
   // Runs `again` after a while; the connection continues meanwhile.
   void retry_later(std::function<void()> again);
-  // Tries `step` until it does not answer ENOSPC or the request's deadline has passed.
+  // Tries `step` until it does not answer ENOSPC or the request's deadline has passed. No bytes of the request may
+  // follow it.
   void until_room(const request_ptr& request, std::function<status()> step, std::function<void(const status&)> callback);
 
   // ---- session_values.cpp
@@ -218,7 +230,9 @@ class session : public std::enable_shared_from_this<session> {
   const char* why_not_mapped(store_protocol::opcode op) const;
   void put_whole(const request_ptr& request, std::string_view key, std::string_view body);
   bool bypasses_memory(const pending_request& request) const;
+  bool try_put(const request_ptr& request, std::string_view key, std::string_view body);
   void put_streamed(const request_ptr& request, std::string_view key);
+  void begin_upload(const std::shared_ptr<upload>& one);
   void upload_complete(const std::shared_ptr<upload>& one);
   // Finds and pins the value that the request names, then calls `handler` on this session's strand, or answers why not.
   void find_value(const request_ptr& request, std::string_view key,
@@ -415,7 +429,7 @@ class session : public std::enable_shared_from_this<session> {
   std::unique_ptr<transport> wire_;
   server_parts& parts_;
   outbox out_;
-  asio::steady_timer watch_timer_, room_timer_;
+  asio::steady_timer watch_timer_, room_timer_, queue_timer_;
 
   receive_buffer buffer_;
   std::size_t wanted_bytes_ = 0;  // of the frame that has begun
@@ -423,6 +437,12 @@ class session : public std::enable_shared_from_this<session> {
   bool reading_ = false, parsing_ = false, is_handshake_done_ = false, closed_ = false, draining_ = false;
   access_rules::mapping mapped_ = access_rules::mapping::none;
   bool waiting_for_room_ = false;
+  struct room_waiter {
+    std::size_t bytes = 0;
+    std::function<bool()> attempt;
+  };
+  std::deque<room_waiter> room_queue_;
+  std::size_t queued_bytes_ = 0;
   bool broken_ = false;  // what arrives can no longer be parsed
   std::uint64_t opened_ns_ = 0;
   std::uint64_t progress_ns_ = 0;     // when a frame, or a good part of one, last arrived

@@ -6,6 +6,7 @@
 //
 // While the disk has both windows of a put, its connection is not read, so the client's writes wait. This is the
 // backpressure.
+#include <algorithm>
 #include <asio/post.hpp>
 
 #include "base/text.hpp"
@@ -25,6 +26,7 @@ std::uint64_t session::held_bytes(std::uint64_t value_bytes) const {
 // ---- Puts --------------------------------------------------------------------------------------------------------------
 
 void session::put_in_windows(const request_ptr& request, std::string_view key) {
+  if (const status may = may_begin(held_bytes(request->head.value_bytes)); !may) return answer(request, may.error());
   auto one = std::make_shared<upload>();
   one->request = request;
   one->key = key;
@@ -43,7 +45,10 @@ void session::open_writer(const std::shared_ptr<upload>& one) {
         me->parts_.engine.open_writer(head.pool_id, one->key, head.value_bytes, owner, request_of(one->request->fields));
     me->run_on_home_thread([me, one, made = std::move(made)] {
       me->waiting_for_room_ = false;
-      if (made.code() == ENOSPC && me->may_wait(*one->request))
+      // Others may wait for the writers that this connection occupies until its next frames arrive.
+      const bool has_writer = std::any_of(me->uploads_.begin(), me->uploads_.end(),
+                                          [&](const auto& other) { return other.second->writer != nullptr; });
+      if (made.code() == ENOSPC && me->may_wait(*one->request) && (!has_writer || !me->has_waited(*one->request)))
         return me->wait_for_room([me, one] { me->open_writer(one); });
       if (made) one->writer = *made;
       else me->refuse_upload(one, made.error());

@@ -131,13 +131,9 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
                                 pool.name.c_str())};
   else if (const char* reason = uses_ucx(*request) ? nullptr : why_not_mapped(op); reason != nullptr)
     refusal = failure{EACCES, format("pool %s is not reached by shared memory here: %s", pool.name.c_str(), reason)};
-  else if (writes(op) && op != opcode::erase &&
-           (request->head.value_bytes > store_protocol::kMaxValueBytes ||
-            granted_bytes_ + held_bytes(request->head.value_bytes) >
-                std::max(parts_.config.max_request_bytes, held_bytes(request->head.value_bytes))))
-    refusal = failure{request->head.value_bytes > store_protocol::kMaxValueBytes ? EFBIG : ENOSPC,
-                      format("%llu bytes: more than this connection may have in progress",
-                             static_cast<unsigned long long>(request->head.value_bytes))};
+  else if (writes(op) && op != opcode::erase && request->head.value_bytes > store_protocol::kMaxValueBytes)
+    refusal = failure{
+        EFBIG, format("%llu bytes: longer than a value may be", static_cast<unsigned long long>(request->head.value_bytes))};
   if (refusal) refusal = admits(*request, key, writes(op));
   if (!refusal) return answer(request, refusal.error());  // its later data frames are dropped
   (op == opcode::put ? g_live_puts : op == opcode::get ? g_live_gets : g_live_others).add();
@@ -190,10 +186,19 @@ status session::is_still_admitted(const pending_request& request, std::string_vi
 // ---- Puts ----------------------------------------------------------------------------------------------------------------
 
 void session::put_whole(const request_ptr& request, std::string_view key, std::string_view body) {
-  if ((request->head.flags & flag::patch) != 0) return answer(request, {EPROTO, "a part of a value is put in data frames"});
+  if (room_queue_.empty() && try_put(request, key, body)) return;
+  queue_for_room(key.size() + body.size(), [me = shared_from_this(), request, again_key = std::string(key),
+                                            again = std::string(body)] { return me->try_put(request, again_key, again); });
+}
+
+// Returns false if there is no room now.
+bool session::try_put(const request_ptr& request, std::string_view key, std::string_view body) {
+  if ((request->head.flags & flag::patch) != 0)
+    return answer(request, {EPROTO, "a part of a value is put in data frames"}), true;
   if (request->fields.crc && *request->fields.crc != request->head.body_crc)
     return answer(request, {EBADMSG, format("the value that arrived has checksum %08x, its writer says %08x",
-                                            request->head.body_crc, *request->fields.crc)});
+                                            request->head.body_crc, *request->fields.crc)}),
+           true;
   // The engine reports "no room" within the call, on this thread, while key and body are still in the buffer.
   struct call {
     std::thread::id caller = std::this_thread::get_id();
@@ -215,14 +220,11 @@ void session::put_whole(const request_ptr& request, std::string_view key, std::s
   };
   auto options = put_options_of(request->fields, parts_.values.request_group(request->head.pool_id, key));
   const auto gate = gate_of(*request);
-  if (const status fine = is_still_admitted(*request, key); !fine) return answer(request, fine.error());
+  if (const status fine = is_still_admitted(*request, key); !fine) return answer(request, fine.error()), true;
   if (!body.empty()) options.known_crc = request->head.body_crc;  // verified against the body when the frame was parsed
   service_for(*request).put_async(request->head.pool_id, key, std::as_bytes(std::span(body)), options, std::move(ended));
   now->running = false;
-  if (now->no_room)
-    wait_for_room([me = shared_from_this(), request, again_key = std::string(key), again = std::string(body)] {
-      me->put_whole(request, again_key, again);
-    });
+  return !now->no_room;
 }
 
 result<store::grant> session::begin(const pending_request& request, std::string_view key, store::begin_options options,
@@ -239,9 +241,11 @@ result<store::grant> session::begin(const pending_request& request, std::string_
     length = std::max(patch_at + length, now ? now->length_bytes : 0);
     options.from_current = true;
   }
+  if (const status may = may_begin(length); !may) return may.error();
   if (auto may = may_hold(length); !may) return may.error();
   if (!request.fields.copy) options.owner = owner_of(request.fields);  // another server has admitted a copy
   options.request = request_of(request.fields);
+  options.level = put_options_of(request.fields, 0).level;
   if (request.fields.only) {
     options.precondition = static_cast<store::condition>(request.fields.only->kind);
     options.expected_version = request.fields.only->version;
@@ -251,16 +255,19 @@ result<store::grant> session::begin(const pending_request& request, std::string_
 
 // Returns true for a durable value that has waited long for room in memory: it goes to disk directly.
 bool session::bypasses_memory(const pending_request& request) const {
-  constexpr std::uint64_t kTimeoutNs = 100'000'000;
   const auto pool = pools_.find(request.head.pool_id);
   const bool is_whole = (request.head.flags & (flag::patch | flag::ucx)) == 0;
   if (!is_whole || request.head.value_bytes <= kInlineBytes || pool == pools_.end()) return false;
   const auto level = put_options_of(request.fields, 0).level;
   const bool stays = (level == store::durability::pool_default ? pool->second.level : level) != store::durability::volatile_;
-  return stays && parts_.values.takes_longer_than_memory() && monotonic_ns() - request.began_ns > kTimeoutNs;
+  return stays && parts_.values.takes_longer_than_memory() && has_waited(request);
 }
 
 void session::put_streamed(const request_ptr& request, std::string_view key) {
+  if (uploads_.size() >= parts_.config.max_requests)
+    return answer(request, {ENOSPC, format("%zu puts of this connection still send their bytes: end some of them first "
+                                           "(max_requests)",
+                                           uploads_.size())});
   const bool part = (request->head.flags & flag::patch) != 0;
   if (!part && request->head.value_bytes > parts_.engine.max_in_memory_bytes()) {
     if (parts_.values.takes_longer_than_memory()) return put_in_windows(request, key);
@@ -269,38 +276,35 @@ void session::put_streamed(const request_ptr& request, std::string_view key) {
   auto one = std::make_shared<upload>();
   one->request = request;
   one->key = key;
-  // Waiting would block the connection's other bytes, so the value bypasses the memory tier.
-  const bool waits_for_itself = !uploads_.empty() && !part && request->head.value_bytes > 0 && may_wait(*request) &&
-                                parts_.values.takes_longer_than_memory();
   uploads_[request->head.request_id] = one;
-  until_room(
-      request,
-      [this, one, request, waits_for_itself]() -> status {
-        auto granted = begin(*request, one->key, {}, one->patch_at);
-        if (granted.code() == ENOSPC && (waits_for_itself || bypasses_memory(*request))) return {};
-        if (!granted) return granted.error();
-        one->held_bytes = std::max(granted->length_bytes, kMinHeldBytes);
-        hold(one->held_bytes);
-        one->granted = *std::move(granted);
-        one->base_version = one->granted.base_version;
-        return {};
-      },
-      [me = shared_from_this(), one, request](const status& begun) {
-        if (!begun) {
-          one->refused = true;
-          me->uploads_.erase(request->head.request_id);
-          return me->answer(request, begun.error());
-        }
-        if (one->granted.id == 0) {
-          one->held_bytes = 2 * store::kWindowBytes;
-          me->hold(one->held_bytes);
-          return me->open_writer(one);
-        }
-        if (request->head.value_bytes == 0) {
-          me->uploads_.erase(request->head.request_id);
-          me->upload_complete(one);
-        }
-      });
+  begin_upload(one);
+}
+
+// The upload's bytes follow, so the connection is not read while it waits for room. What this connection occupies
+// itself then stays occupied: beside that, a value bypasses the memory tier if it may, and is refused otherwise.
+void session::begin_upload(const std::shared_ptr<upload>& one) {
+  const auto& request = one->request;
+  const bool part = (request->head.flags & flag::patch) != 0;
+  const bool has_others = uploads_.size() > 1 || !grants_.empty() || !ucx_grants_.empty();
+  auto granted = begin(*request, one->key, {}, one->patch_at);
+  if (granted.code() == ENOSPC && may_wait(*request)) {
+    const bool may_bypass = !part && request->head.value_bytes > 0 && parts_.values.takes_longer_than_memory();
+    if ((has_others && may_bypass) || bypasses_memory(*request)) {
+      one->held_bytes = 2 * store::kWindowBytes;
+      hold(one->held_bytes);
+      return open_writer(one);
+    }
+    if (!has_others || !has_waited(*request))
+      return wait_for_room([me = shared_from_this(), one] { me->begin_upload(one); });
+  }
+  if (!granted) return refuse_upload(one, granted.error());
+  one->held_bytes = std::max(granted->length_bytes, kMinHeldBytes);
+  hold(one->held_bytes);
+  one->granted = *std::move(granted);
+  one->base_version = one->granted.base_version;
+  if (request->head.value_bytes != 0) return;
+  uploads_.erase(request->head.request_id);
+  upload_complete(one);
 }
 
 void session::upload_complete(const std::shared_ptr<upload>& one) {
