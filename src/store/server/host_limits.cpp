@@ -67,6 +67,11 @@ status check_data_folder(const std::string& path) {
   if (auto whole = store::need_finished(path); !whole) return whole;
   std::error_code error;
   if (std::filesystem::exists(path + "/index/CURRENT", error)) return {};
+  if (std::filesystem::exists(path + "/commit.mark", error))
+    return failure{EUCLEAN, format("data directory %s is a damaged store: %s/index/CURRENT is missing. `peerlane store "
+                                   "check --data DIR` says what is damaged, `store repair` saves what is good, `store "
+                                   "restore` brings a backup",
+                                   path.c_str(), path.c_str())};
   bool is_empty = true;  // empty, or with leftovers of an unfinished first start
   for (const auto& one : std::filesystem::directory_iterator(path, error)) {
     const std::string name = one.path().filename();

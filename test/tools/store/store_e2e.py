@@ -565,6 +565,12 @@ def schema():
         done = run("serve", "--check", "--config", path)
         check(done.code == 1 and "TLS certificate c: No such file" in done.err, done.err)
         check("is not a store and not empty" in run("serve", "--check", "--data", folder).err)
+        os.mkdir(os.path.join(folder, "lost"))
+        with open(os.path.join(folder, "lost", "commit.mark"), "wb"):
+            pass
+        for command in (["serve", "--check"], ["serve", "--listen", "none"]):
+            done = run(*command, "--data", os.path.join(folder, "lost"))
+            check(done.code == 1 and "index/CURRENT is missing" in done.err and "store repair" in done.err, done.err)
 
 
 def demo():
