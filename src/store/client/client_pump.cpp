@@ -70,8 +70,8 @@ void client::send_request(const operation_ptr& one) {
   if (one->method == operation::kind::put_streamed && one->mine.bytes > 0) streaming_.push_back(one);
 }
 
-// The fields that let a store decide whether to refuse room for the value, or to wait for it. A quota is no reason to refuse if the
-// condition is not met, or if the request was done before.
+// The fields that let a store decide whether to refuse room for the value, or to wait for it. A quota is no reason to refuse
+// if the condition is not met, or if the request was done before.
 store_protocol::tail client::fields_for_room(const operation& put) {
   store_protocol::tail out;
   out.only = put.fields.only;
