@@ -92,6 +92,7 @@ status need_empty(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return failure{error.value(), "store: " + folder + ": " + error.message()};
+  if (status whole = need_finished(folder); !whole) return whole;  // the command again, after it was interrupted
   const bool is_empty = fs::is_empty(folder, error);
   if (error) return failure{error.value(), "store: " + folder + ": " + error.message()};
   if (!is_empty) return failure{ENOTEMPTY, "store: " + folder + " is not empty: name another one"};

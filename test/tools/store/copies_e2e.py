@@ -52,7 +52,7 @@ def expect_all_or_none(data, backup, target, name, ended_well):
             check(done.code == 1 and "has not finished, or was interrupted: remove the folder" in done.err, words, done.code, done.out, done.err)
             check(not os.path.exists(target + ".x"), words)
         done = run(*copies(data, backup, target)[name])
-        check(done.code == 1 and "is not empty" in done.err, done.err)
+        check(done.code == 1 and "has not finished, or was interrupted: remove the folder" in done.err, done.err)
 
 
 def killed():
