@@ -7,7 +7,6 @@
 The files are laid out as src/base/live_counter.hpp says. With `rich` the view is live; --once and --json need the standard library alone.
 """
 
-import argparse
 import json
 import os
 import struct
@@ -314,7 +313,7 @@ def find_rich():
 
 
 def arguments(argv):
-    parser = argparse.ArgumentParser(prog="peerlane top", description="Shows live activity of Peerlane processes that were started with "
+    parser = _output.Parser(prog="peerlane top", description="Shows live activity of Peerlane processes that were started with "
                                      "PEERLANE_STATISTICS=1 by the same user.")
     parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="time between updates (default 1)")
     parser.add_argument("--once", action="store_true", help="measure one interval, print it as plain text, and exit")
@@ -325,14 +324,6 @@ def arguments(argv):
     if not 0 < given.interval <= LONGEST_INTERVAL:  # NaN is neither
         parser.error(f"--interval: more than 0, and at most {LONGEST_INTERVAL}")
     return given
-
-
-def write(text, name):
-    try:
-        with open(name, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, name) from None  # a write names no file
 
 
 def main(argv=None):
@@ -355,7 +346,7 @@ def show(given):
         if given.json in (None, "-"):
             print(text)
         else:
-            write(text, given.json)
+            _output.write_file(given.json, text + "\n")
     except KeyboardInterrupt:
         pass
     return 0

@@ -6,10 +6,14 @@ import contextlib
 import io
 import itertools
 import json
+import os
 import random
 import re
+import stat
+import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -22,6 +26,7 @@ from peerlane.report.model import Chart, Log, Matrices, Notice, Series  # noqa: 
 
 RESULTS = sorted((ROOT / "docs" / "results").rglob("*.json"))
 TEXTS = sorted((ROOT / "docs" / "results").rglob("*.txt"))
+SMALL = ROOT / "docs/results/foundation/h100/pplat.json"
 UNKNOWN_LAYOUT = "not laid out as this program knows them"
 
 
@@ -29,6 +34,15 @@ def one(path):
     result = files.read(path)
     files.label_all([result])
     return result
+
+
+def pipe_has_writer(process, pipe):
+    """Whether the process has opened the pipe."""
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if os.readlink(link) == str(pipe):
+                return True
+    return False
 
 
 def result_file(**changes):
@@ -125,11 +139,15 @@ class Refusals(unittest.TestCase):
             return str(caught.exception)
 
     def test_what_is_no_result_file(self):
-        for data, words_of_it in (("", "not JSON"), ("[1]", "not an object"), ("{}", '"schema"'), ("{", "not JSON"), (b"\xff\xfe", "UTF-8"),
+        for data, words_of_it in (("", "empty"), ("x", "not JSON"), ("[1]", "not an object"), ("{}", '"schema"'), ("{", "not JSON"), (b"\xff\xfe", "UTF-8"),
                                   ('{"nvbandwidth": {}}', "peerlane bandwidth"), ('{"schema": "peerlane-result/2"}', "peerlane-result/1"),
                                   (json.dumps(result_file(tool="other")), "not known"), (json.dumps(result_file(rows={})), '"rows"'),
                                   (json.dumps(result_file(rows=[1])), '"rows"[0]'), (json.dumps(result_file(samples=[{}])), "no series"),
-                                  ('{"schema": NaN}', "NaN"), ("[" * 100000, "not JSON")):
+                                  ('{"schema": NaN}', "NaN"), (json.dumps(result_file(tool=[])), "not known"),
+                                  ('{"schema": 1e999}', "1e999 is larger"), ('{"schema": ' + "9" * 5000 + "}", "9... is larger"),
+                                  (json.dumps(result_file(samples=[{"series": "a", "samples_ns": 1}])), "not a list of numbers"),
+                                  (json.dumps(result_file(samples=[{"series": "a", "samples_gb_per_s": [1.5, None]}])), "not a list of numbers"),
+                                  ("[" * 100000, "not JSON")):
             with self.subTest(data=data[:40]):
                 self.assertIn(words_of_it, self.refused("x.json", data))
 
@@ -142,6 +160,31 @@ class Refusals(unittest.TestCase):
             with self.assertRaises(files.Refused):
                 files.read(path)
 
+    def test_what_does_not_end_or_nobody_writes(self):
+        """Neither is waited for: a device without end, a pipe without a writer, a file of 1 GiB."""
+        with tempfile.TemporaryDirectory() as folder:
+            pipe, large = Path(folder) / "pipe.json", Path(folder) / "large.json"
+            os.mkfifo(pipe)
+            large.touch()
+            os.truncate(large, 1 << 30)
+            for path, words_of_it in ((pipe, "empty"), (large, "1073741824 bytes"), (Path("/dev/zero"), "does not end")):
+                with self.subTest(path=path), self.assertRaises(files.Refused) as caught:
+                    files.read(path)
+                self.assertIn(words_of_it, str(caught.exception))
+
+    def test_a_pipe_with_a_writer(self):
+        """As of `peerlane report <(command)`."""
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = Path(folder) / "pipe.json"
+            os.mkfifo(pipe)
+            held = os.open(pipe, os.O_RDWR)  # the writer's open() need not wait for a reader
+            writer = subprocess.Popen([sys.executable, "-c", f"import time; f = open({str(pipe)!r}, 'w'); time.sleep(0.2); f.write({json.dumps(result_file())!r})"])
+            while not pipe_has_writer(writer.pid, pipe):
+                time.sleep(0.001)
+            os.close(held)
+            self.assertEqual(files.read(pipe).tool, "copylat")
+            self.assertEqual(writer.wait(), 0)
+
     def test_damaged_rows_do_not_end_the_report(self):
         """Fields removed or replaced at random: a table of the rows takes the place of the view, never a traceback."""
         rng = random.Random(1)
@@ -152,7 +195,7 @@ class Refusals(unittest.TestCase):
                 broken = json.loads(json.dumps(body))
                 for target in [broken["machine"], broken["parameters"]] + broken["rows"]:
                     for key in [k for k in target if rng.random() < 0.1]:
-                        target[key] = rng.choice([None, [], {}, "text", -1, 0, 1e300, True])
+                        target[key] = rng.choice([None, [], {}, "text", -1, 0, 1e90, 1e-300, 10**90, "\ud800", True])
                         if rng.random() < 0.5:
                             del target[key]
                 with tempfile.TemporaryDirectory() as folder:
@@ -317,6 +360,50 @@ class Command(unittest.TestCase):
         code, _, err = self.run_it("--markdown", "-o", "/nonexistent/r.md", ROOT / "docs/results/foundation/h100/pplat.json")
         self.assertEqual(code, 1)
         self.assertIn("/nonexistent/r.md", err)
+
+    def test_what_is_no_file_is_written_to_and_not_replaced(self):
+        """As root, `-o /dev/null` would otherwise take the device's place."""
+        with tempfile.TemporaryDirectory() as folder:
+            link, target, pipe = Path(folder) / "link.md", Path(folder) / "target.md", Path(folder) / "pipe.md"
+            link.symlink_to("target.md")
+            code, _, err = self.run_it("--markdown", "-o", link, SMALL)
+            self.assertEqual((code, err), (0, ""))
+            self.assertTrue(link.is_symlink())
+            self.assertIn("Round trip", target.read_text())
+            os.mkfifo(pipe)
+            reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+            self.assertEqual(self.run_it("--markdown", "-o", pipe, SMALL)[0], 0)
+            self.assertTrue(stat.S_ISFIFO(pipe.stat().st_mode))
+            self.assertIn(b"Round trip", os.read(reader, 1 << 16))
+            os.close(reader)
+            self.assertEqual(sorted(p.name for p in Path(folder).iterdir()), ["link.md", "pipe.md", "target.md"])
+
+    def test_output_that_is_a_folder(self):
+        for place in (".", "..", "/", "/tmp/"):
+            with self.subTest(place=place):
+                code, _, err = self.run_it("--markdown", "-o", place, SMALL)
+                self.assertEqual((code, err), (1, f"peerlane report: {place}: Is a directory\n"))
+
+    def test_halves_of_characters_and_controls(self):
+        """A title and a label of bytes that are not UTF-8, and names with terminal sequences."""
+        with tempfile.TemporaryDirectory() as folder:
+            copy, page = Path(folder) / "\udcff\x1b[31m.json", Path(folder) / "r.md"
+            body = json.loads(SMALL.read_text())
+            body["machine"]["gpu_name"] = "GPU \ud800 \x1b]0;x\x07"
+            copy.write_text(json.dumps(body))
+            code, out, err = self.run_it("--markdown", "--title", "\udcfe\x1b[1m", copy)
+            self.assertEqual((code, err), (0, ""))
+            self.assertIn("# \\xfe\\x1b[1m", out)
+            self.assertIn("GPU \\ud800 \\x1b]0;x\\x07", out)
+            self.assertNotIn("\x1b", out)
+            code, out, _ = self.run_it("--markdown", "-o", page, "--title", "\udcfe", copy)
+            self.assertEqual(code, 0)
+            self.assertNotIn("\x1b", page.read_text() + out)
+            for arguments in (["--wrong=\x1b[31m", copy], ["--markdown", Path(folder) / "\x1b[31m"]):
+                code, out, err = self.run_it(*arguments)
+                self.assertNotEqual(code, 0)
+                self.assertIn("\\x1b[31m", err)
+                self.assertNotIn("\x1b", out + err)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of `peerlane report`."""
 
-import argparse
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 from .. import _output
 from . import files, html, markdown, plotly_script, views
@@ -16,7 +13,7 @@ EPILOG = ("A .txt file is shown with the .json file of the same name. Files with
 
 
 def arguments(argv):
-    parser = argparse.ArgumentParser(prog="peerlane report", description=DESCRIPTION, epilog=EPILOG)
+    parser = _output.Parser(prog="peerlane report", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("files", nargs="*", type=_output.place, metavar="FILE", help="result files, and text files (.txt) to show with them")
     parser.add_argument("-o", "--output", type=_output.place, metavar="FILE", help="output file; - is standard output (default: report.html; with --markdown: standard output)")
     parser.add_argument("--markdown", action="store_true", help="write a summary in Markdown instead of the page")
@@ -35,7 +32,7 @@ def collect(names):
         try:
             items.append(files.read(name))
         except files.Refused as error:
-            print(f"peerlane report: {error}", file=sys.stderr)
+            print(_output.harmless(f"peerlane report: {error}"), file=sys.stderr)
             refused = True
     if refused:
         return None
@@ -44,20 +41,12 @@ def collect(names):
 
 
 def write(text, output):
-    """Writes a temporary file and renames it, so that an existing report is always complete."""
     if output == "-":
         sys.stdout.write(text)
         return 0
-    target = Path(output)
-    part = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        print(f"peerlane report: {output}: {error.strerror}", file=sys.stderr)
-        return 1
-    print(f"{output}: {len(text.encode()) / 1e6:.1f} MB" if len(text) > 1e5 else f"{output}: {len(text.encode())} bytes")
+    _output.write_file(output, text)
+    size = len(text.encode("utf-8", "backslashreplace"))
+    print(_output.harmless(f"{output}: {size / 1e6:.1f} MB" if size > 1e5 else f"{output}: {size} bytes"))
     return 0
 
 
@@ -83,7 +72,7 @@ def show(given):
     results, texts = read
     report = views.build(results, texts, given.title)
     if given.markdown:
-        text = markdown.render(report)
+        text = _output.harmless(markdown.render(report))  # often read in a terminal
         if given.output:
             return write(text, given.output)
         sys.stdout.write(text)

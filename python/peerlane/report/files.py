@@ -2,12 +2,16 @@
 """Reads result files (docs/results.md) and refuses everything else with a sentence that says why."""
 
 import json
+import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
 SCHEMA = "peerlane-result/1"
 LARGEST_FILE_BYTES = 256 << 20
 LARGEST_TEXT_BYTES = 256 << 10
+LARGEST_NUMBER = 1e100   # sums of squares stay finite
+SMALLEST_NUMBER = 1e-100  # and so do ratios
 OBJECTS = ("machine", "parameters", "units")
 LISTS = ("command_line", "notes", "rows", "samples")
 
@@ -77,13 +81,7 @@ def read(path):
     """Returns a Result, or a Text if the name ends in .txt. Raises Refused."""
     path = Path(path)
     try:
-        size = path.stat().st_size
-        if path.is_dir():
-            raise Refused(f"{path}: a folder; give the files in it")
-        limit = LARGEST_TEXT_BYTES if path.suffix == ".txt" else LARGEST_FILE_BYTES
-        if size > limit:
-            raise Refused(f"{path}: {size} bytes; at most {limit} are read")
-        data = path.read_bytes().decode("utf-8")
+        data = content(path, LARGEST_TEXT_BYTES if path.suffix == ".txt" else LARGEST_FILE_BYTES).decode("utf-8")
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -91,9 +89,23 @@ def read(path):
     return Text(path, plain(path, data)) if path.suffix == ".txt" else parse(path, data)
 
 
-def plain(path, data):
+def content(path, limit):
+    """Returns the bytes of a file. A pipe that nobody writes to is empty: opening it does not wait for a writer."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
+        state = os.fstat(file.fileno())
+        if stat.S_ISDIR(state.st_mode):
+            raise Refused(f"{path}: a folder; give the files in it")
+        os.set_blocking(file.fileno(), True)
+        data = file.read(limit + 1) if state.st_size <= limit else b""
+    size = max(state.st_size, len(data))
+    if size > limit:
+        raise Refused(f"{path}: {f'{size} bytes' if stat.S_ISREG(state.st_mode) else 'it does not end'}; at most {limit} bytes are read")
     if not data.strip():
         raise Refused(f"{path}: empty")
+    return data
+
+
+def plain(path, data):
     bad = next((c for c in data if ord(c) < 32 and c not in "\n\t\r\f\x1b"), None)
     if bad is not None:
         raise Refused(f"{path}: not plain text (character {ord(bad)})")
@@ -104,9 +116,19 @@ def no_constant(word):
     raise Refused(f"{word} is no JSON")
 
 
+def number(kind):
+    """Returns what reads numbers of a kind, within the limits that every result has."""
+    def read_number(text):
+        value = kind(text) if len(text) < 400 else float("inf")
+        if abs(value) > LARGEST_NUMBER:
+            raise Refused(f"{text[:20]}{'...' if len(text) > 20 else ''} is larger than any number of a result")
+        return value if value == 0 or abs(value) >= SMALLEST_NUMBER else kind(0)
+    return read_number
+
+
 def parse(path, data):
     try:
-        body = json.loads(data, parse_constant=no_constant)
+        body = json.loads(data, parse_constant=no_constant, parse_int=number(int), parse_float=number(float))
     except Refused as error:
         raise Refused(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:
@@ -121,7 +143,7 @@ def parse(path, data):
             raise Refused(f"{path}: nvbandwidth's own JSON; `peerlane bandwidth --json FILE` writes what this reads")
         raise Refused(f'{path}: not a result file: "schema" is not "{SCHEMA}"')
     tool = body.get("tool")
-    if tool not in TOOLS:
+    if not isinstance(tool, str) or tool not in TOOLS:
         raise Refused(f'{path}: tool "{tool}" is not known to this program; known: {", ".join(TOOLS)}')
     check_shape(path, body)
     return Result(path=path, tool=tool, command_line=body["command_line"], simulated=body["simulated"], passed=body["passed"],
@@ -140,12 +162,16 @@ def check_shape(path, body):
     for name, kind in [(n, dict) for n in OBJECTS] + [(n, list) for n in LISTS] + [("simulated", bool), ("passed", bool)]:
         if not isinstance(body.get(name), kind):
             raise Refused(f'{path}: not a whole result file: "{name}" is missing or of another type')
-    for number, row in enumerate(body["rows"]):
+    for place, row in enumerate(body["rows"]):
         if not isinstance(row, dict):
-            raise Refused(f'{path}: "rows"[{number}] is not an object')
-    for number, one in enumerate(body["samples"]):
+            raise Refused(f'{path}: "rows"[{place}] is not an object')
+    for place, one in enumerate(body["samples"]):
         if not isinstance(one, dict) or not isinstance(one.get("series"), str):
-            raise Refused(f'{path}: "samples"[{number}] has no series')
+            raise Refused(f'{path}: "samples"[{place}] has no series')
+        for name in ("samples_ns", "samples_gb_per_s"):
+            values = one.get(name, [])
+            if not isinstance(values, list) or not all(type(v) in (int, float) for v in values):
+                raise Refused(f'{path}: "samples"[{place}]: "{name}" is not a list of numbers')
 
 
 def label_all(items):

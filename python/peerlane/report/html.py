@@ -141,7 +141,7 @@ def heat_cell(cell):
         return "<td></td>"
     if cell.value is None:
         return f'<td class="none" title="{escape(cell.remark)}">{escape(cell.text)}</td>'
-    mark = f'<small class="{"good" if cell.state == "good" else "bad"}">{STATES[cell.state]}</small>' if cell.state else ""
+    mark = f'<small class="{"good" if cell.state == "good" else "bad"}">{STATES.get(cell.state, escape(cell.state))}</small>' if cell.state else ""
     style = ' class="free"' if cell.share is None else f' style="--h:{heat(cell.share)}%"'
     return f'<td{style} title="{escape(cell.remark)}">{escape(cell.text)}{mark}</td>'
 

@@ -23,7 +23,7 @@ def matrix(item):
     for r in item.rows:
         cells = [item.cells.get((r, c)) for c in item.columns]
         rows.append([r] + [(c.text + (f" ({c.state})" if c.state and c.state != "good" else "")) if c else "" for c in cells])
-    note = f" ({item.note})" if item.note else ""
+    note = f" ({escape(item.note)})" if item.note else ""
     return f"**{escape(item.title)}**{note}\n\n" + table(head, rows, ">" * len(head))
 
 
@@ -39,11 +39,11 @@ def block(item):
         return "\n".join(matrix(m) for m in item.items)
     if isinstance(item, Bars):
         rows = [[category] + [words.rounded(values[i]) for _, values in item.series] for i, category in enumerate(item.categories)]
-        return f"**{escape(item.title)}, {item.unit}**\n\n" + table([""] + [name for name, _ in item.series], rows, "<" + ">" * len(item.series))
+        return f"**{escape(item.title)}, {escape(item.unit)}**\n\n" + table([""] + [name for name, _ in item.series], rows, "<" + ">" * len(item.series))
     if isinstance(item, Picture):
         return "\n".join(f"- {escape(line)}" for line in item.words) + "\n"
     if isinstance(item, Facts) and not item.quiet:
-        return f"**{escape(item.title)}**: " + "; ".join(f"{k} {escape(v)}" for k, v in item.items if v != "") + "\n"
+        return f"**{escape(item.title)}**: " + "; ".join(f"{escape(k)} {escape(v)}" for k, v in item.items if v != "") + "\n"
     return ""
 
 
