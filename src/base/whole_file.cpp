@@ -47,15 +47,17 @@ status write_all(int fd, std::string_view text, const char* fresh = nullptr) {
 
 }  // namespace
 
-result<std::string> read_whole_file(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+result<std::string> read_whole_file(const std::string& path, std::size_t max_bytes) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return failed(errno);
+  fcntl(fd, F_SETFL, O_RDONLY);  // a pipe's writers are waited for, if there are any
   std::string out;
   char part[65536];
   ssize_t got = 0;
   while ((got = read(fd, part, sizeof part)) > 0 || (got < 0 && errno == EINTR))
-    if (got > 0) out.append(part, static_cast<std::size_t>(got));
-  const int code = got < 0 ? errno : 0;
+    if (got > 0 && static_cast<std::size_t>(got) <= max_bytes - out.size()) out.append(part, static_cast<std::size_t>(got));
+    else if (got > 0) break;
+  const int code = got < 0 ? errno : got > 0 ? EFBIG : 0;
   close(fd);
   if (code != 0) return failed(code);
   return out;

@@ -2,6 +2,8 @@
 // Whole files: read to the end, and rewritten so that a reader sees all of the new text or none of it.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -15,8 +17,9 @@ namespace pl {
 status write_whole_file(const std::string& path, std::string_view text, unsigned mode = 0666);
 
 // Reads to the end. An error in the middle is an error, too (std::ifstream's iterators throw it, without the file's name).
-// The message is only the system's text.
-result<std::string> read_whole_file(const std::string& path);
+// More than `max_bytes` are EFBIG: users name devices without an end. A pipe is read until its writers have closed it, as a
+// shell's <(command); one without a writer is empty, and nothing waits for one. The message is only the system's text.
+result<std::string> read_whole_file(const std::string& path, std::size_t max_bytes = SIZE_MAX);
 // The same, but empty if the file cannot be read: for facts that some machines do not tell.
 std::string file_text_or_empty(const std::string& path);
 

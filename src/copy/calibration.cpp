@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <sstream>
 
 #include "base/env.hpp"
 #include "base/fnv1a.hpp"
@@ -125,12 +124,9 @@ result<found_costs> find_costs(const cu::driver_table& cuda, const std::string& 
   }
   const std::string key = machine_key(cuda, 0);
   const std::string path = key.empty() ? std::string{} : calibration_path(key);
-  if (std::ifstream file(path); !path.empty() && file) {
-    std::stringstream all;
-    all << file.rdbuf();
-    const std::string content = all.str();
-    auto parsed = cost_table::parse(content);
-    if (parsed && content.find(key_line(key) + "\n") != std::string::npos) return found_costs{*std::move(parsed), path};
+  if (const auto content = read_whole_file(path, kMaxCalibrationBytes); content && !path.empty()) {
+    auto parsed = cost_table::parse(*content);
+    if (parsed && content->find(key_line(key) + "\n") != std::string::npos) return found_costs{*std::move(parsed), path};
     PL_LOG(warn, "%s is passed over: %s; run peerlane calibrate", path.c_str(),
            parsed ? "it is from another machine" : parsed.error().message.c_str());
   }

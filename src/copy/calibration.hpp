@@ -22,6 +22,9 @@ struct found_costs {
 // file, else the built-in table. A file that is damaged or from another machine is ignored and logged.
 result<found_costs> find_costs(const cu::driver_table& cuda, const std::string& text);
 
+// More than any calibration takes, which is some KiB.
+constexpr std::size_t kMaxCalibrationBytes = std::size_t{1} << 20;
+
 // Identifies the machine for which a calibration is valid: GPU, driver, CPU and PCIe link of a device, on one line.
 // Empty without a GPU.
 std::string machine_key(const cu::driver_table& cuda, int device_ordinal);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "messaging/message_costs.hpp"
 
-#include <fstream>
 #include <sstream>
 #include <thread>
 
 #include "base/c_numbers.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 #include "copy/calibration.hpp"
 #include "messaging/wire_frame.hpp"
 
@@ -73,11 +73,10 @@ std::string handshake_path(const std::string& key) {
 
 handshake_costs load_handshakes(const std::string& key) {
   const std::string path = handshake_path(key);
-  std::ifstream file(path);
-  if (path.empty() || !file) return {};
-  std::stringstream all;
-  all << file.rdbuf();
-  auto parsed = handshake_costs::parse(all.str(), key);
+  if (path.empty()) return {};
+  const auto text = read_whole_file(path, copy::kMaxCalibrationBytes);
+  if (!text) return {};
+  auto parsed = handshake_costs::parse(*text, key);
   if (!parsed) {
     PL_LOG(warn, "%s is passed over: %s", path.c_str(), parsed.error().message.c_str());
     return {};

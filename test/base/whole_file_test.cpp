@@ -134,5 +134,28 @@ TEST_F(whole_file, is_read_to_its_end_or_not_at_all) {
   EXPECT_EQ(file_text_or_empty(folder_), "");
 }
 
+TEST_F(whole_file, of_more_than_is_asked_for_is_an_error) {
+  const std::string text(100'000, 'x');
+  std::ofstream(at("file")) << text;
+  EXPECT_EQ(*read_whole_file(at("file"), text.size()), text);
+  EXPECT_EQ(read_whole_file(at("file"), text.size() - 1).code(), EFBIG);
+  EXPECT_EQ(read_whole_file(at("file"), 0).code(), EFBIG);
+  EXPECT_EQ(read_whole_file("/dev/zero", 1'000'000).code(), EFBIG);
+}
+
+TEST_F(whole_file, pipe_is_read_until_its_writers_end_and_none_is_waited_for) {
+  ASSERT_EQ(mkfifo(at("pipe").c_str(), 0600), 0);
+  EXPECT_EQ(*read_whole_file(at("pipe")), "");
+  const int writer = open(at("pipe").c_str(), O_RDWR);  // does not wait for a reader
+  ASSERT_GE(writer, 0);
+  std::thread late([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(::write(writer, "text", 4), 4);
+    close(writer);
+  });
+  EXPECT_EQ(*read_whole_file(at("pipe")), "text");
+  late.join();
+}
+
 }  // namespace
 }  // namespace pl

@@ -114,6 +114,26 @@ def empty_places():
     check(run("-j", "", "-l", name="nvbandwidth").returncode == 0, "the original's flag stands alone")
 
 
+def hostile_files():
+    """A file that a command reads may be empty, a folder, a pipe that nobody writes to, a device without end, too long, or a link to
+    itself: an error that names it, and no wait."""
+    with tempfile.TemporaryDirectory() as folder:
+        empty, pipe, long, loop = (os.path.join(folder, name) for name in ("empty", "pipe", "long", "loop"))
+        with open(empty, "w", encoding="utf-8"), open(long, "w", encoding="utf-8") as file:
+            file.truncate(1 << 30)
+        os.mkfifo(pipe)
+        os.symlink("loop", loop)
+        for words in (["explain-copy", "--costs"], ["topo", "--sysfs"], ["bandwidth", "-t", "0", "-b", "1M", "-i", "1", "--baseline"],
+                      ["gate", "--baseline"], ["store", "serve", "--check", "--data", folder, "--config"], ["report"]):
+            for place in (empty, pipe, long, loop, folder, "/dev/zero", "/dev/null", os.path.join(folder, "missing")):
+                done = run(*words, place)
+                check(done.returncode == 1 and place in done.stderr.splitlines()[-1], words, place, done.returncode, done.stderr[-500:])
+                check("json.exception" not in done.stderr and "Traceback" not in done.stderr, words, place, done.stderr[-500:])
+    ready = subprocess.run(["bash", "-c", 'peerlane explain-copy --costs <(peerlane calibrate --dry-run --print --budget-ms 50 --max 4K 2> /dev/null | '
+                            'sed -n "/^peerlane-calibration/,\\$p")'], env=environment(), text=True, capture_output=True, timeout=280, check=False)
+    check(ready.returncode == 0, "a pipe of the shell is read", ready.stderr)
+
+
 def versions():
     for words in [[], *every_command()]:
         check(re.fullmatch(VERSION, good(*words, "--version").stdout), words)

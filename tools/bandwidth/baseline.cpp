@@ -2,26 +2,23 @@
 #include "tools/bandwidth/baseline.hpp"
 
 #include <cerrno>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 #include "measure/result_file.hpp"
 #include "tools/bandwidth/result_rows.hpp"
 
 namespace pl::bandwidth {
 
 result<baseline> baseline::load(const std::string& path, double threshold_percent) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) {
-    const int code = errno != 0 ? errno : EIO;
-    return failure{code, format("cannot read the baseline %s: %s", path.c_str(), errno_text(code).c_str())};
-  }
-  auto out = parse(text.str(), threshold_percent);
+  constexpr std::size_t kMaxBytes = std::size_t{256} << 20;  // a sweep of 16 GPUs with all samples takes some MB
+  const auto text = read_whole_file(path, kMaxBytes);
+  if (!text)
+    return failure{text.code(), format("cannot read the baseline %s: %s; give a file that `peerlane bandwidth --json FILE` "
+                                       "wrote",
+                                       path.c_str(), text.error().message.c_str())};
+  auto out = parse(*text, threshold_percent);
   if (!out) return failure{out.error().code, path + ": " + out.error().message};
   return out;
 }
@@ -32,20 +29,20 @@ result<baseline> baseline::parse(const std::string& text, double threshold_perce
   };
   const auto file = nlohmann::json::parse(text, nullptr, false);
   if (file.is_discarded() || !file.is_object()) return wrong("not a JSON object");
-  if (file.value("schema", "") != kResultSchema || file.value("tool", "") != "bandwidth" || !file.contains("rows"))
-    return wrong("not a result file of `peerlane bandwidth`");
-  baseline out;
-  out.threshold_percent_ = threshold_percent;
-  out.simulated_ = file.value("simulated", false);
-  const auto machine = file.value("machine", nlohmann::json::object());
-  out.machine_ = machine.value("gpu_name", "unknown") + ", driver " + machine.value("driver_version", "unknown");
   try {
+    if (file.value("schema", "") != kResultSchema || file.value("tool", "") != "bandwidth" || !file.contains("rows"))
+      return wrong("not a result file of `peerlane bandwidth`");
+    baseline out;
+    out.threshold_percent_ = threshold_percent;
+    out.simulated_ = file.value("simulated", false);
+    const auto machine = file.value("machine", nlohmann::json::object());
+    out.machine_ = machine.value("gpu_name", "unknown") + ", driver " + machine.value("driver_version", "unknown");
     for (const auto& row : file["rows"]) {
       if (row.value("kind", "") != "cell" || row.value("state", "") != "measured" || !row.contains("series")) continue;
       out.cells_[row.at("series")] = {row.at("median"), row.at("mean"), row.at("ci95"), row.at("sample_count")};
     }
-  } catch (const nlohmann::json::exception&) { return wrong("a row has no figures"); }
-  return out;
+    return out;
+  } catch (const nlohmann::json::exception&) { return wrong("a field is missing or of another type"); }
 }
 
 std::optional<baseline_finding> baseline::compare(const std::string& key, const matrix& grid, std::size_t row,

@@ -2,10 +2,9 @@
 // explain-copy: the method that the planner would choose for a copy, its expected cost, and the reasons against the others.
 // Without a GPU it explains the built-in costs.
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 #include "copy/calibration.hpp"
 #include "copy/explain.hpp"
 #include "measure/text_table.hpp"
@@ -63,11 +62,11 @@ copy::found_costs no_gpu() { return {copy::cost_table::built_in(), "built in (th
 
 copy::found_costs costs_in_force(const explain_options& options, report& out) {
   if (!options.costs_path.empty()) {
-    std::ifstream file(options.costs_path);
-    std::stringstream all;
-    all << file.rdbuf();
-    if (!file) throw tool_failure(format("--costs: %s cannot be read", options.costs_path.c_str()));
-    auto parsed = copy::cost_table::parse(all.str());
+    const auto text = read_whole_file(options.costs_path, copy::kMaxCalibrationBytes);
+    if (!text)
+      throw tool_failure(format("--costs: %s cannot be read: %s; peerlane calibrate --print prints such a file",
+                                options.costs_path.c_str(), text.error().message.c_str()));
+    auto parsed = copy::cost_table::parse(*text);
     if (!parsed) throw tool_failure(format("--costs: %s: %s", options.costs_path.c_str(), parsed.error().message.c_str()));
     return {*std::move(parsed), options.costs_path};
   }

@@ -187,7 +187,12 @@ result<baseline> parse_baseline(const std::string& text) {
     for (const auto& [key, one] : out.figures)
       if (!is_possible(one)) return wrong(key + " has an impossible figure");
     return out;
-  } catch (const json::exception& problem) { return wrong(std::string("a part is missing: ") + problem.what()); }
+  } catch (const json::exception& problem) {  // "[json.exception.out_of_range.403] key 'name' not found"
+    const std::string text = problem.what();
+    const auto name_end = text.find("] ");
+    return wrong("a part is missing or of another type: " +
+                 (name_end == std::string::npos ? text : text.substr(name_end + 2)));
+  }
 }
 
 result<baseline> load_baseline(const std::string& path) {

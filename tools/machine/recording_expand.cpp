@@ -133,7 +133,8 @@ class expansion {
   std::string link(const fs::path& source, const fs::path& destination) {
     make_parent(source);
     std::error_code code;
-    fs::create_symlink(destination.lexically_relative(source.parent_path()), root_ / source, code);
+    // Absolute: `source` may pass through other links, from where a relative one could lead out of the folder.
+    fs::create_symlink(fs::absolute(root_ / destination), root_ / source, code);
     return code ? "\"" + source.string() + "\" cannot be linked" : "";
   }
 

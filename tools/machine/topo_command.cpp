@@ -34,10 +34,13 @@ struct topo_options {
 };
 
 machine load_recording(const std::string& file) {
-  const auto text = read_text(file);
-  if (!text) throw tool_failure(format("%s cannot be read", file.c_str()));
+  constexpr std::size_t kMaxBytes = std::size_t{64} << 20;  // the largest machine of ours takes 0.2 MB
+  const auto text = read_whole_file(file, kMaxBytes);
+  if (!text) throw tool_failure(format("--sysfs: %s cannot be read: %s", file.c_str(), text.error().message.c_str()));
   const temporary_folder folder("topo");
-  must(expand_recording(*text, folder.path()));
+  if (const auto expanded = expand_recording(*text, folder.path()); !expanded)
+    throw tool_failure(format("--sysfs: %s: %s; peerlane topo --record FILE writes a recording", file.c_str(),
+                              expanded.error().message.c_str()));
   return read_machine(folder.path());
 }
 
@@ -47,16 +50,20 @@ machine load_machine(const topo_options& options) {
     add_live_gpus(out);
     return out;
   }
-  if (fs::is_regular_file(options.sysfs)) return load_recording(options.sysfs);
-  if (!fs::is_directory(fs::path(options.sysfs) / "bus/pci/devices"))
-    throw tool_failure(format("%s is neither a recorded machine nor a folder with bus/pci/devices", options.sysfs.c_str()));
+  std::error_code problem;
+  const bool is_folder = fs::is_directory(options.sysfs, problem);
+  if (problem) throw tool_failure(format("--sysfs: %s: %s", options.sysfs.c_str(), problem.message().c_str()));
+  if (!is_folder) return load_recording(options.sysfs);
+  if (!fs::is_directory(fs::path(options.sysfs) / "bus/pci/devices", problem))
+    throw tool_failure(
+        format("--sysfs: %s is neither a recorded machine nor a folder with bus/pci/devices", options.sysfs.c_str()));
   return read_machine(options.sysfs);
 }
 
 void save(const std::string& text, const std::string& path) {
   if (const status written = write_whole_file(path, text); !written)
     throw tool_failure(format("cannot write %s: %s", path.c_str(), written.error().message.c_str()));
-  std::fprintf(stderr, "recorded in %s\n", path.c_str());
+  std::fprintf(stderr, "recorded in %s\n", without_controls(path, text_kind::name).c_str());
 }
 
 const char* severity_name(severity level) {

@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <fstream>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -21,17 +20,6 @@ namespace pl::store_tools {
 namespace {
 
 using store_server::server_config;
-
-std::string text_of_file(const std::string& path) {
-  constexpr std::size_t kMaxBytes = 1u << 20;  // a device never ends
-  std::ifstream file(path, std::ios::binary);
-  std::string all(kMaxBytes + 1, '\0');
-  file.read(all.data(), static_cast<std::streamsize>(all.size()));
-  if (!file.eof() && file.fail()) throw tools::tool_failure(format("config file %s cannot be read", path.c_str()));
-  all.resize(static_cast<std::size_t>(file.gcount()));
-  if (all.size() > kMaxBytes) throw tools::tool_failure(format("config file %s is longer than 1 MiB", path.c_str()));
-  return all;
-}
 
 // Reads the file first, because options override it, whatever the order on the command line.
 std::string config_path_in(const std::vector<std::string>& arguments) {
@@ -50,7 +38,7 @@ int serve(const tools::invocation& call) {
   server_config config;
   config.spin_us = store_server::default_spin_us(std::thread::hardware_concurrency());
   std::string config_path = config_path_in(call.arguments);
-  if (!config_path.empty()) tools::must(store_server::read_config(text_of_file(config_path), config));
+  if (!config_path.empty()) tools::must(store_server::read_config_file(config_path, config));
   bool print_schema = false, check_only = false;
   std::string etcd, admins, quotas;
   config.quotas_file = config_path;

@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <optional>
 #include <set>
-#include <sstream>
 
 #include "base/text.hpp"
 #include "store/server/access.hpp"
@@ -76,12 +74,8 @@ result<std::vector<store::owner_quota>> parse_quotas(const std::vector<std::stri
 }
 
 result<std::vector<store::owner_quota>> read_quotas(const std::string& config_file) {
-  std::ifstream file(config_file);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) return failure{EIO, "config file " + config_file + " cannot be read"};
   server_config next;
-  if (auto done = read_config(text.str(), next); !done) return done.error();
+  if (auto done = read_config_file(config_file, next); !done) return done.error();
   return parse_quotas(next.quotas);
 }
 

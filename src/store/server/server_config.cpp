@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <asio/ip/address.hpp>
 #include <bit>
+#include <cerrno>
 #include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 #include "base/cpu_share.hpp"
 #include "base/text.hpp"
 #include "base/utf8.hpp"
+#include "base/whole_file.hpp"
 #include "store/client/slot_map.hpp"
 #include "store/client/ucx_value_stream.hpp"
 #include "store/protocol/endpoint_text.hpp"
@@ -166,7 +168,7 @@ struct assign {
     if (!value.is_array()) return wrong(spec.name, "a list of texts is expected");
     for (const auto& one : value) {
       if (!one.is_string()) return wrong(spec.name, "a list of texts is expected");
-      list.push_back(one.get<std::string>());
+      if (auto done = text(one, list.emplace_back()); !done) return done;
     }
     parsed.*member = std::move(list);
     return {};
@@ -187,8 +189,12 @@ struct assign {
  private:
   status text(std::string& destination) const {
     if (!value.is_string()) return wrong(spec.name, "a text is expected");
-    destination = value.get<std::string>();
-    return {};
+    return text(value, destination);
+  }
+  // The system would take what precedes a zero byte for the whole path.
+  status text(const json& given, std::string& destination) const {
+    destination = given.get<std::string>();
+    return destination.find('\0') == std::string::npos ? status{} : status{wrong(spec.name, "it contains a zero byte")};
   }
 };
 
@@ -241,9 +247,11 @@ result<json> parse_json(const std::string& text) {
     return whole;
   } catch (const json::exception& cause) {  // "[json.exception.parse_error.101] parse error at line 3, column 7: ..."
     const std::string said = cause.what();
-    const auto position = said.find("at line");
+    const auto position = said.find("at line"), name_end = said.find("] ");
     return failure{EINVAL,
-                   "config: this is not a JSON object: " + (position == std::string::npos ? said : said.substr(position))};
+                   "config: this is not a JSON object: " + (position != std::string::npos   ? said.substr(position)
+                                                            : name_end != std::string::npos ? said.substr(name_end + 2)
+                                                                                            : said)};
   }
 }
 
@@ -269,6 +277,18 @@ status read_config(const std::string& text, server_config& parsed) {
     if (found == nullptr) return wrong(name.c_str(), "no such field; --print-schema lists them");
     if (auto done = std::visit(assign{*found, value, parsed}, found->destination); !done) return done;
   }
+  return {};
+}
+
+status read_config_file(const std::string& path, server_config& parsed) {
+  constexpr std::size_t kMaxBytes = 1u << 20;
+  const auto text = read_whole_file(path, kMaxBytes);
+  if (!text && text.code() == EFBIG) return failure{EFBIG, "config file " + path + " is longer than 1 MiB"};
+  if (!text)
+    return failure{text.code(), "config file " + path + " cannot be read: " + text.error().message + "; correct --config"};
+  if (text->empty())
+    return failure{EINVAL, "config file " + path + " is empty: write a JSON object, whose fields --print-schema lists"};
+  if (auto done = read_config(*text, parsed); !done) return failure{done.code(), path + ": " + done.error().message};
   return {};
 }
 

@@ -75,6 +75,8 @@ struct server_config {
 
 // Replaces fields of `parsed` by those of `text` (a JSON object). EINVAL names the field and its valid values.
 status read_config(const std::string& text, server_config& parsed);
+// The same of a file, which the failure names as well.
+status read_config_file(const std::string& path, server_config& parsed);
 // Checks what concerns several fields: TLS files that belong together, listeners that need them.
 status check(const server_config& config);
 // Whether "HOST:PORT" is on the loopback interface: one of its addresses, or localhost.

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -147,6 +148,39 @@ TEST(store_config, AFieldThatIsThereTwiceIsRefused) {
   ASSERT_EQ(twice.code(), EINVAL);
   EXPECT_NE(twice.error().message.find("admins"), std::string::npos) << twice.error().message;
   EXPECT_TRUE(store_server::read_config(R"({"admins": ["uid:1", "uid:1"], "threads": 2})", parsed));
+}
+
+TEST(store_config, ZeroBytesAndNumbersBeyondADoubleAreRefused) {
+  for (const char* text :
+       {R"({"data": "/a\u0000b"})", R"({"admins": ["uid:1", "uid:2\u0000"]})", R"({"tls_key": "\u0000"})"}) {
+    store_server::server_config parsed;
+    const auto done = store_server::read_config(text, parsed);
+    ASSERT_EQ(done.code(), EINVAL) << text;
+    EXPECT_NE(done.error().message.find("zero byte"), std::string::npos) << done.error().message;
+  }
+  store_server::server_config parsed;
+  const auto large = store_server::read_config(R"({"threads": 1e400})", parsed);
+  ASSERT_EQ(large.code(), EINVAL);
+  EXPECT_EQ(large.error().message.find("json.exception"), std::string::npos) << large.error().message;
+}
+
+TEST(store_config, FileThatCannotBeReadIsNamed) {
+  const std::string path = testing::TempDir() + "peerlane_config_test.json";
+  const auto message_for = [&](const std::string& text) {
+    std::ofstream(path, std::ios::trunc) << text;
+    store_server::server_config parsed;
+    const auto done = store_server::read_config_file(path, parsed);
+    return done ? std::string() : done.error().message;
+  };
+  EXPECT_EQ(message_for("{}"), "");
+  for (const std::string& text :
+       {std::string(), std::string("{"), std::string(R"({"nonsense": 1})"), std::string((1 << 20) + 1, ' ')})
+    EXPECT_NE(message_for(text).find(path), std::string::npos) << message_for(text);
+  EXPECT_NE(message_for("").find("empty"), std::string::npos);
+  EXPECT_NE(message_for(std::string((1 << 20) + 1, ' ')).find("longer than 1 MiB"), std::string::npos);
+  std::remove(path.c_str());
+  store_server::server_config parsed;
+  EXPECT_EQ(store_server::read_config_file(path, parsed).code(), ENOENT);
 }
 
 TEST(store_config, AnEndpointThatIsNoneIsNamed) {

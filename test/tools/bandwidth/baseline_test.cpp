@@ -67,7 +67,12 @@ TEST(Baseline, OtherSizesAndCellsAreNotCompared) {
 TEST(Baseline, OtherFilesAreRefused) {
   for (const char* text :
        {"", "[]", "{}", R"({"schema":"peerlane-result/1","tool":"copylat","rows":[]})",
-        R"({"schema":"peerlane-result/1","tool":"bandwidth","rows":[{"kind":"cell","state":"measured","series":"x"}]})"})
+        R"({"schema":"peerlane-result/1","tool":"bandwidth","rows":[{"kind":"cell","state":"measured","series":"x"}]})",
+        R"({"schema":1,"tool":"bandwidth","rows":[]})", R"({"schema":"peerlane-result/1","tool":[],"rows":[]})",
+        R"({"schema":"peerlane-result/1","tool":"bandwidth","rows":[1]})",
+        R"({"schema":"peerlane-result/1","tool":"bandwidth","rows":[],"machine":null})",
+        R"({"schema":"peerlane-result/1","tool":"bandwidth","rows":[],"machine":{"gpu_name":1}})",
+        R"({"schema":"peerlane-result/1","tool":"bandwidth","rows":[],"simulated":"no"})"})
     EXPECT_FALSE(baseline::parse(text, 5)) << text;
   EXPECT_EQ(baseline::load("/nonexistent/file.json", 5).error().code, ENOENT);
 }

@@ -51,5 +51,21 @@ TEST(recording, refuses_what_leads_out_of_the_folder_or_makes_no_sense) {
   EXPECT_FALSE(expand_recording("something else\n", target.folder()));
 }
 
+// A device whose folder is reached by another device's link lies less deep than its name.
+TEST(recording, links_beside_links_stay_in_the_folder) {
+  const laid_out_machine target(std::string(kRecordingHeader) + "\n");
+  const std::filesystem::path outside = std::filesystem::path(target.folder()) / "bus/pci/devices/0000:00:09.0";
+  const std::string inside = target.folder() + "/inside";
+  std::filesystem::create_directories(outside);
+  std::filesystem::create_directory(inside);
+  (void)expand_recording(std::string(kRecordingHeader) +
+                             "\ndevice 0000:00:02.0 | class=0\n"
+                             "device 0000:00:03.0 | physfn=0000:00:02.0\n"
+                             "device 0000:00:03.0/physfn/0000:00:04.0 | physfn=0000:00:09.0\n"
+                             "file devices/0000:00:03.0/physfn/0000:00:04.0/physfn/secret = 1\n",
+                         inside);
+  EXPECT_TRUE(std::filesystem::is_empty(outside));
+}
+
 }  // namespace
 }  // namespace pl::tools::topo
