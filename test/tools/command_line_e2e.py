@@ -134,6 +134,23 @@ def hostile_files():
     check(ready.returncode == 0, "a pipe of the shell is read", ready.stderr)
 
 
+def control_characters():
+    """What was given on the command line says nothing to the terminal, whatever repeats it."""
+    escape = "\033[31m"
+    with tempfile.TemporaryDirectory() as folder:
+        missing = os.path.join(folder, escape, "file")
+        for words in (["bandwidth", "--format", escape], ["bandwidth", "--seed", escape], ["bandwidth", "-t", escape], ["bandwidth", "--transfer", escape],
+                      ["p2p", escape], ["p2p", "latency", "--cpu", escape], ["p2p", "latency", *QUICK["p2p latency"], "--json", missing],
+                      ["async", "stuck", "-n", "1", "-r", "1", "--json", missing], ["topo", "--record", os.path.join(folder, escape)],
+                      ["gate", "--passive", "--kernel-log", missing], ["store", "check", "--data", missing], ["top", "--interval", escape],
+                      ["top", "--once", "--interval", "0.1", "--json", missing], ["report", missing], ["report", "-o", escape], ["copy", "--methods", escape]):
+            done = run(*words)
+            check("\033" not in done.stdout + done.stderr, words, repr(done.stdout[-500:]), repr(done.stderr[-500:]))
+            check("\\x1b[31m" in done.stdout + done.stderr or "report" in words, words, done.stdout[-500:], done.stderr[-500:])
+        done = run("-t", escape, name="nvbandwidth")
+        check("\033" not in done.stdout + done.stderr, repr(done.stdout))
+
+
 def versions():
     for words in [[], *every_command()]:
         check(re.fullmatch(VERSION, good(*words, "--version").stdout), words)

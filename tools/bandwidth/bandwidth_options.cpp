@@ -10,6 +10,7 @@
 #include "base/text.hpp"
 #include "tools/bandwidth/compat_text.hpp"
 #include "tools/common/options.hpp"
+#include "tools/common/terminal.hpp"
 
 namespace pl::bandwidth {
 namespace {
@@ -300,13 +301,13 @@ class command_line {
 
   int refuse(const std::string& reason) {
     if (!call_.drop_in) {
-      std::fprintf(stderr, "%s: %s; %s -h lists the options\n", call_.program.c_str(), reason.c_str(),
-                   call_.program.c_str());
+      std::fprintf(stderr, "%s: %s; %s -h lists the options\n", call_.program.c_str(),
+                   tools::without_controls(reason).c_str(), call_.program.c_str());
       return tools::kExitFailed;
     }
     std::fputs(compat_version_lines("").c_str(), stdout);
-    std::printf("ERROR: Invalid Arguments: %s\n", reason.c_str());
-    for (const std::string& each : call_.command_line) std::printf("%s ", each.c_str());
+    std::printf("ERROR: Invalid Arguments: %s\n", tools::without_controls(reason).c_str());
+    for (const std::string& each : call_.command_line) std::printf("%s ", tools::without_controls(each).c_str());
     std::printf("\n\n%s", parser_.app().help().c_str());
     return tools::kExitFailed;
   }

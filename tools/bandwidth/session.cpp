@@ -137,6 +137,7 @@ void bandwidth_session::print(std::size_t first, const selected& one) {
   else text = native_text(own_outcomes[0], parts_.reference);
   if (!options_.compat && options_.verbose)
     for (const test_outcome& each : own_outcomes) text += native_samples(each);
+  text = tools::without_controls(text);  // names that were asked for
   std::fputs((options_.compat ? text : tools::paint_verdicts(text)).c_str(), stdout);
   std::fflush(stdout);
 }
@@ -162,7 +163,7 @@ void bandwidth_session::write_files() {
             .c_str(),
         stdout);
   else if (options_.compat) std::fputs(compat_closing().c_str(), stdout);
-  else std::fputs(native_closing(outcomes_, parts_.reference).c_str(), stdout);
+  else std::fputs(tools::without_controls(native_closing(outcomes_, parts_.reference)).c_str(), stdout);
   auto& file = out_.file();
   for (const test_outcome& each : outcomes_) add_rows(file, each, parts_.reference);
   if (interrupt_.raised()) file.add_note("interrupted: the testcases after the last one here did not run");

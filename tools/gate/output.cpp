@@ -3,6 +3,7 @@
 #include <map>
 
 #include "base/text.hpp"
+#include "tools/common/terminal.hpp"
 #include "tools/gate/gate.hpp"
 
 namespace pl::gate {
@@ -38,7 +39,8 @@ std::string one_line(const outcome& result, std::size_t gpus) {
   const auto first = std::find_if(result.findings.begin(), result.findings.end(),
                                   [&](const finding& one) { return one.severity == result.worst; });
   const auto more = worst_are(result.worst) - 1;
-  std::string line = std::string(result.worst == level::unfit ? "unfit: " : "unknown: ") + place_of(*first) + first->reason;
+  std::string line = std::string(result.worst == level::unfit ? "unfit: " : "unknown: ") + place_of(*first) +
+                     tools::without_controls(first->reason);
   if (more > 0) line += format(" (%td more)", more);
   std::replace(line.begin(), line.end(), '\n', ' ');
   return line;
@@ -47,8 +49,8 @@ std::string one_line(const outcome& result, std::size_t gpus) {
 std::string table_text(const outcome& result) {
   std::string out;
   for (const finding& one : result.findings)
-    out +=
-        format("%-8s %-12s %s%s\n", to_string(one.severity), one.check.c_str(), place_of(one).c_str(), one.reason.c_str());
+    out += format("%-8s %-12s %s%s\n", to_string(one.severity), one.check.c_str(), place_of(one).c_str(),
+                  tools::without_controls(one.reason).c_str());
   return out;
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/text.hpp"
 #include "tools/common/subcommand.hpp"
+#include "tools/common/terminal.hpp"
 #include "tools/common/word_list.hpp"
 #include "tools/p2p/osu_text.hpp"
 
@@ -331,8 +332,8 @@ parsed_command parse_command(const tools::invocation& call) {
     if (found == kBenchmarks.end()) {
       const bool help = word == "-h" || word == "--help";
       if (!help && !word.empty())
-        std::fprintf(stderr, "peerlane p2p: unknown benchmark \"%s\"%s; peerlane p2p -h lists them\n", word.c_str(),
-                     hint(word).c_str());
+        std::fprintf(stderr, "peerlane p2p: unknown benchmark \"%s\"%s; peerlane p2p -h lists them\n",
+                     tools::without_controls(word).c_str(), hint(word).c_str());
       else print_benchmarks(help ? stdout : stderr);
       out.exit_code = help ? tools::kExitOk : tools::kExitFailed;
       return out;

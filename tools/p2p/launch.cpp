@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/text.hpp"
+#include "tools/common/terminal.hpp"
 #include "tools/common/tool.hpp"
 
 namespace pl::p2p {
@@ -134,7 +135,7 @@ int run_forked(fork_world& world, const std::string& program, const std::functio
     if (!words.empty()) end_all(children);
   }
   if (words.empty()) return code;
-  std::fprintf(stderr, "%s: %s\n", program.c_str(), words.c_str());
+  std::fprintf(stderr, "%s: %s\n", program.c_str(), tools::without_controls(words).c_str());
   return tools::kExitFailed;
 }
 

@@ -8,7 +8,9 @@
 #include "store/engine/store_folder.hpp"
 #include "tools/common/options.hpp"
 #include "tools/common/temporary_folder.hpp"
+#include "tools/common/terminal.hpp"
 #include "tools/common/tool.hpp"
+#include "tools/store/files.hpp"
 #include "tools/store/store_commands.hpp"
 
 namespace pl::store_tools {
@@ -30,7 +32,7 @@ class temporary_files {
 };
 
 void print_lines(const std::vector<std::string>& lines) {
-  for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+  for (const std::string& line : lines) std::printf("%s\n", tools::without_controls(line).c_str());
 }
 
 }  // namespace
@@ -44,8 +46,8 @@ int run_check(const tools::invocation& call) {
   const temporary_files temporary;
   const auto report = tools::must(store::check_folder(data));
   print_lines(report.problems);
-  std::printf("%s: %" PRIu64 " keys, %" PRIu64 " values of %" PRIu64 " bytes read, %zu problems; %s\n", data.c_str(),
-              report.keys, report.values_read, report.bytes_read, report.problems.size(),
+  std::printf("%s: %" PRIu64 " keys, %" PRIu64 " values of %" PRIu64 " bytes read, %zu problems; %s\n",
+              printable(data).c_str(), report.keys, report.values_read, report.bytes_read, report.problems.size(),
               report.is_good() ? "good"
               : report.opens   ? "damaged, `serve` can serve the rest"
                                : "damaged, `serve` refuses it: use `repair` or `restore`");
@@ -65,8 +67,8 @@ int run_repair(const tools::invocation& call) {
   if (const auto code = parser.parse()) return *code;
   const temporary_files temporary;
   const auto report = tools::must(store::repair_folder(data, destination, nullptr, !no_owners));
-  for (const std::string& line : report.lost) std::printf("lost: %s\n", line.c_str());
-  std::printf("%s: %" PRIu64 " values of %" PRIu64 " bytes saved, %zu losses listed\n", destination.c_str(),
+  for (const std::string& line : report.lost) std::printf("lost: %s\n", tools::without_controls(line).c_str());
+  std::printf("%s: %" PRIu64 " values of %" PRIu64 " bytes saved, %zu losses listed\n", printable(destination).c_str(),
               report.saved_keys, report.saved_bytes, report.lost.size());
   return report.lost.empty() ? tools::kExitOk : tools::kExitFailed;
 }
@@ -80,8 +82,8 @@ int run_backup(const tools::invocation& call) {
   if (const auto code = parser.parse()) return *code;
   const temporary_files temporary;
   const auto report = tools::must(store::backup_folder(data, destination));
-  std::printf("%s: backup of %" PRIu64 " values, %" PRIu64 " bytes, verified\n", destination.c_str(), report.values_read,
-              report.bytes_read);
+  std::printf("%s: backup of %" PRIu64 " values, %" PRIu64 " bytes, verified\n", printable(destination).c_str(),
+              report.values_read, report.bytes_read);
   return tools::kExitOk;
 }
 
@@ -94,7 +96,7 @@ int run_restore(const tools::invocation& call) {
   if (const auto code = parser.parse()) return *code;
   const temporary_files temporary;
   const auto report = tools::must(store::restore_folder(source, data));
-  std::printf("%s: %" PRIu64 " values, %" PRIu64 " bytes restored, verified\n", data.c_str(), report.values_read,
+  std::printf("%s: %" PRIu64 " values, %" PRIu64 " bytes restored, verified\n", printable(data).c_str(), report.values_read,
               report.bytes_read);
   return tools::kExitOk;
 }

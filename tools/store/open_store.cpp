@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "tools/common/terminal.hpp"
 #include "tools/common/tool.hpp"
 #include "tools/store/files.hpp"
 
@@ -32,7 +33,7 @@ int report_failures(std::span<const std::string> keys, std::span<const reply> re
   int code = tools::kExitOk;
   for (std::size_t i = 0; i < replies.size(); ++i) {
     if (replies[i].status == 0 || replies[i].status == forgiven) continue;
-    std::fprintf(stderr, "%s: %s\n", printable(keys[i]).c_str(), replies[i].text.c_str());
+    std::fprintf(stderr, "%s: %s\n", printable(keys[i]).c_str(), tools::without_controls(replies[i].text).c_str());
     code = tools::kExitFailed;
   }
   return code;
