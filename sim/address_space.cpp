@@ -36,7 +36,10 @@ address_space::address_space() {
     highest_ = lowest_ + per_device_bytes_ * count;
     break;
   }
-  if (lowest_ == 0) PL_LOG(error, "sim: no address range for device pointers can be reserved: every allocation will fail");
+  if (lowest_ == 0)
+    PL_LOG(error,
+           "sim: no address range for device pointers can be reserved: every allocation will fail; raise the limit of "
+           "address space (ulimit -v)");
   free_ranges_.resize(count);
   if (lowest_ != 0)
     for (std::size_t i = 0; i < count; ++i) free_ranges_[i][lowest_ + i * per_device_bytes_] = per_device_bytes_;

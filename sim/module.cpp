@@ -15,6 +15,8 @@
 
 #include "base/env.hpp"
 #include "base/file_limit.hpp"
+#include "base/lack.hpp"
+#include "base/load_library.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "sim/address_space.hpp"
@@ -136,11 +138,12 @@ result_t load_image(const void* image, std::shared_ptr<module_image>& out) {
     offset += static_cast<std::size_t>(written);
   }
   const std::lock_guard lock(loader_mutex());
-  loaded->library = dlopen(format("/proc/self/fd/%d", loaded->fd).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (loaded->library == nullptr) {
-    PL_LOG(error, "sim: cuModuleLoadData: %s", dlerror());
-    return code::invalid_image;
+  const auto library = load_library(format("/proc/self/fd/%d", loaded->fd).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    PL_LOG(error, "sim: cuModuleLoadData: %s", library.error().message.c_str());
+    return is_lack(library.code()) ? code::operating_system : code::invalid_image;
   }
+  loaded->library = *library;
   out = std::move(loaded);
   return code::success;
 }

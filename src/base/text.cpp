@@ -2,6 +2,7 @@
 #include "base/text.hpp"
 
 #include <cctype>
+#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -103,7 +104,11 @@ std::string format_size(std::uint64_t size_bytes) {
 std::string errno_text(int code) {
   const char* name = strerrorname_np(code);
   const char* words = strerrordesc_np(code);
-  return format("%s (%s)", name != nullptr ? name : "unknown errno", words != nullptr ? words : "no description");
+  // Wherever they occur, a user can do the same about them.
+  const char* next = code == EMFILE   ? ": raise the limit of open files, ulimit -n"
+                     : code == ENFILE ? ": raise the host's limit of open files, sysctl fs.file-max"
+                                      : "";
+  return format("%s (%s%s)", name != nullptr ? name : "unknown errno", words != nullptr ? words : "no description", next);
 }
 
 std::string plural(std::uint64_t count, const std::string& noun, const std::string& many) {

@@ -149,11 +149,24 @@ namespace {
 
 // CUDA says "OS call failed" where it may open no further file: a context takes it some fifty of them, two GPUs about a
 // hundred.
-std::string hint_of(result_t code) {
+std::string hint_about_files() {
   constexpr rlim_t kEnough = 256;
   rlimit files{};
-  if (code != error_code::operating_system || getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= kEnough) return {};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= kEnough) return {};
   return format("; this process may open %llu files only: raise ulimit -n", static_cast<unsigned long long>(files.rlim_cur));
+}
+
+// CUDA reserves addresses for all memory of the host and its GPUs, and says "out of memory" if it gets none.
+std::string hint_about_addresses() {
+  rlimit space{};
+  if (getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY) return {};
+  return format("; this process may use %s of addresses only, and CUDA reserves more: raise ulimit -v",
+                format_size(space.rlim_cur).c_str());
+}
+
+std::string hint_of(result_t code) {
+  if (code == error_code::operating_system) return hint_about_files();
+  return code == error_code::out_of_memory ? hint_about_addresses() : std::string();
 }
 
 }  // namespace

@@ -151,6 +151,50 @@ def control_characters():
         check("\033" not in done.stdout + done.stderr, repr(done.stdout))
 
 
+def few_files():
+    """With any limit of open files, a command works or names the limit: no client waits for a store that has no room for it."""
+    for words in (["store", "perf"], ["p2p", "latency"], ["async", "stuck"], ["copybw"]):
+        codes = set()
+        for most in (*range(5, 34, 2), 64):
+            done = subprocess.run([os.path.join(OUT, "peerlane"), *words, *QUICK[" ".join(words)]], env=environment(), stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, timeout=280, check=False,
+                                  preexec_fn=lambda most=most: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)))
+            check(done.returncode == 0 or (done.returncode == 1 and "ulimit -n" in done.stderr), words, most, done.returncode, done.stderr[-800:])
+            codes.add(done.returncode)
+        check(0 in codes, words, codes)
+
+
+def no_room_for_a_client():
+    """A store closes a connection that it has no room for; the client says what that means."""
+    with tempfile.TemporaryDirectory() as folder:
+        data, config = os.path.join(folder, "data"), os.path.join(folder, "config.json")
+        with open(config, "w", encoding="utf-8") as file:
+            json.dump({"max_connections": 1, "arena_bytes": 64 << 20, "chunk_bytes": 64 << 20}, file)
+        program = os.path.join(OUT, "peerlane")
+        with subprocess.Popen([program, "store", "serve", "--data", data, "--config", config], env=environment(), stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, text=True) as server:
+            try:
+                check(server.stdout.readline(), "it serves")
+                good("store", "pool", "create", "p", "--data", data)
+                with subprocess.Popen([program, "store", "watch", "p", "--data", data], env=environment(), stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.PIPE, text=True) as watcher:
+                    check("watching" in watcher.stderr.readline(), "it has the only place")
+                    done = run("store", "ls", "--data", data)
+                    watcher.terminate()
+                check(done.returncode == 1 and "before it answered" in done.stderr and "max_connections" in done.stderr, done.stderr)
+            finally:
+                server.terminate()
+
+
+def few_addresses():
+    """CUDA's "out of memory" names the limit of address space where there is one."""
+    for words in (["copybw"], ["async", "stuck"]):
+        done = subprocess.run([os.path.join(OUT, "peerlane"), *words, *QUICK[" ".join(words)]], env=environment(), stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=280, check=False,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20)))
+        check(done.returncode == 1 and "ulimit -v" in done.stderr.splitlines()[-1], words, done.returncode, done.stderr[-800:])
+
+
 def versions():
     for words in [[], *every_command()]:
         check(re.fullmatch(VERSION, good(*words, "--version").stdout), words)

@@ -137,7 +137,8 @@ failure index_failure(const rocksdb::Status& reason, std::string_view action) {
   if (reason.IsCorruption()) return failure{EUCLEAN, text};
   if (reason.IsBusy() || reason.subcode() == rocksdb::Status::kStaleFile) return failure{EBUSY, text};
   if (reason.IsIOError() && reason.ToString().find("lock") != std::string::npos) return failure{EBUSY, text};
-  if (reason.IsIOError() && text.find("Too many open files") != std::string::npos) return failure{EMFILE, text};
+  if (reason.IsIOError() && text.find("Too many open files") != std::string::npos)
+    return failure{EMFILE, text + ": raise the limit, ulimit -n"};
   if (reason.IsMemoryLimit() || reason.subcode() == rocksdb::Status::kMemoryLimit) return failure{ENOMEM, text};
   if (reason.IsNotSupported()) return failure{ENOTSUP, text};
   if (reason.IsInvalidArgument()) return failure{EINVAL, text};

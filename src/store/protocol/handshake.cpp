@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "base/clock.hpp"
 #include "base/text.hpp"
 
@@ -73,14 +75,28 @@ class exchange {
   std::uint64_t end_ns_;
 };
 
+// The kernel drops a descriptor for which the receiver has no number, and says nothing.
+constexpr const char* kNoDescriptor = "does this process have as many open as it may (ulimit -n)?";
+
 // Asks for a descriptor. A failure concerns the connection; a refusal leaves `fd` at -1 and gives the reason.
 status ask_descriptor(exchange& talk, byte_channel& wire, opcode op, int& fd, std::string& refusal) {
   const auto given = talk.ask(op, {}, {});
   if (!given) return given.error();
   fd = wire.take_descriptor();
   if (given->header.status != 0) refusal = given->fields.text.value_or("the store refused");
-  else if (fd < 0) return failure{EPROTO, format("the store's answer to %s arrived without a descriptor", name_of(op))};
+  else if (fd < 0)
+    return failure{EPROTO, format("the store's answer to %s arrived without a descriptor: %s", name_of(op), kNoDescriptor)};
   return {};
+}
+
+// A store that has no room for a connection closes it without a word, as it must not wait for a client that sends none.
+failure unanswered(const byte_channel& wire, const failure& cause) {
+  const bool is_tls = wire.way() == store_protocol::path::tls;  // names its own reasons
+  if ((cause.code != EPIPE && cause.code != ECONNRESET) || is_tls) return cause;
+  const bool is_tcp = wire.way() == store_protocol::path::tcp;
+  return {cause.code, format("%s before it answered: it is ending, it has no room for another client (max_connections, "
+                             "max_principal_connections, its ulimit -n)%s; its log says why",
+                             cause.message.c_str(), is_tcp ? ", or it wants TLS" : "")};
 }
 
 failure refused(const answer& reply) { return {reply.header.status, reply.fields.text.value_or("the store refused")}; }
@@ -94,7 +110,7 @@ result<handshake_result> do_handshake(byte_channel& wire, const handshake_reques
   hello.handshake->agent = "peerlane store client";
   hello.ucx = request.ucx;
   const auto welcome = talk.ask(opcode::hello, {}, hello);
-  if (!welcome) return welcome.error();
+  if (!welcome) return unanswered(wire, welcome.error());
   if (welcome->header.status != 0) return refused(*welcome);
   if (!welcome->fields.handshake) return failure{EPROTO, "the store's handshake has no content"};
   handshake_result out;
@@ -116,7 +132,8 @@ result<handshake_result> do_handshake(byte_channel& wire, const handshake_reques
     out.arena_fd = wire.take_descriptor();
     out.memory = attached->fields.memory.copy();
     if (attached->header.status != 0) out.why_no_shm = refused(*attached).message;
-    else if (out.arena_fd < 0 || !out.memory) return failure{EPROTO, "the store's memory arrived without a descriptor"};
+    else if (out.arena_fd < 0 || !out.memory)
+      return failure{EPROTO, format("the store's memory arrived without a descriptor: %s", kNoDescriptor)};
   }
   const bool is_local = wire.way() == store_protocol::path::unix_socket;
   if (request.device && (out.server.capabilities & store_protocol::capability::device) != 0 && is_local) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <limits>
 
@@ -33,6 +34,21 @@ int raise_descriptor_limit() {
   if (setrlimit(RLIMIT_NOFILE, &now) != 0) now.rlim_cur = before;
   const rlim_t reserve = std::min(now.rlim_cur / kReservePart, kMaxReserve);
   return static_cast<int>(std::min<rlim_t>(now.rlim_cur - reserve, std::numeric_limits<int>::max()));
+}
+
+// The kernel hands out the lowest free number. A client takes up to four: its socket, its rings' memory and their two
+// events.
+status check_descriptors(int limit) {
+  constexpr int kOfOneClient = 4;
+  const int next = dup(STDERR_FILENO), code = errno;
+  if (next >= 0) close(next);
+  else if (code == EBADF) return {};  // a caller without standard error: clients will show it
+  if (next >= 0 && next + kOfOneClient <= limit) return {};
+  rlimit most{};
+  (void)getrlimit(RLIMIT_NOFILE, &most);
+  return failure{EMFILE, format("this process may open %llu files, of which the store's own leave no room for a client: "
+                                "raise the limit (ulimit -n) to 64 or more",
+                                static_cast<unsigned long long>(most.rlim_cur))};
 }
 
 // A thread that cannot be created would end the process in mid-operation, and so would memory that the index does not get,

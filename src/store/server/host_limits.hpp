@@ -10,6 +10,9 @@ namespace pl::store_server {
 // Raises the limit as far as the system allows. Connections must use descriptors below the returned number; the rest is
 // for the engine.
 int raise_descriptor_limit();
+// EMFILE if the store's own files leave no room for a client, below what raise_descriptor_limit() returned. Asked when
+// all of them are open.
+status check_descriptors(int limit);
 // ENOMEM if the address space (ulimit -v) is too small for the threads and the memory tier.
 status check_address_space(const server_config& config);
 // ENOTEMPTY, EPERM or ENOTDIR if the folder belongs to somebody else.

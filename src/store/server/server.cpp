@@ -124,7 +124,8 @@ result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const s
   if (!error) out->set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) out->bind(address, error);
   if (!error) out->listen(asio::socket_base::max_listen_connections, error);
-  if (error) return failure{error.value(), format("listening on %s: %s", endpoint.c_str(), error.message().c_str())};
+  if (error)
+    return failure{error.value(), format("listening on %s: %s", endpoint.c_str(), errno_text(error.value()).c_str())};
   return out;
 }
 
@@ -321,6 +322,7 @@ status server::state::open() {
     for (const auto& one : live_sessions()) one->policy_changed(now);
   };
   if (cluster) cluster->when_pool_changed([this](const store::pool_info& pool) { parts->policy_changed(policy_of(pool)); });
+  if (auto room = check_descriptors(descriptor_limit); !room) return room;
   if (local) accept(local->acceptor);
   if (remote) accept(*remote);
   if (prometheus) accept(*prometheus);
@@ -397,7 +399,7 @@ void server::state::accept(Acceptor& acceptor) {
       const std::uint64_t now_ns = monotonic_ns(), logged_ns = accept_logged_ns.load();
       if (logged_ns == 0 || now_ns - logged_ns > kLogAgainNs) {
         accept_logged_ns = now_ns;
-        log.write(event_log::level::error, "accept_failed", {{"why", error.message()}});
+        log.write(event_log::level::error, "accept_failed", {{"why", errno_text(error.value())}});
       }
       const auto pause = std::make_shared<asio::steady_timer>(home());
       pause->expires_after(kAcceptPause);

@@ -78,7 +78,7 @@ result<std::unique_ptr<socket_file>> socket_file::listen(asio::io_context& home,
   if (!error) return out;
   const bool takes_no_file = error.value() == ENOSPC || error.value() == EROFS;
   const char* const next = takes_no_file ? ": name a path on another file system with --socket (the field \"socket\")" : "";
-  return failure{error.value(), format("listening on %s: %s%s", path.c_str(), error.message().c_str(), next)};
+  return failure{error.value(), format("listening on %s: %s%s", path.c_str(), errno_text(error.value()).c_str(), next)};
 }
 
 void socket_file::remove() {
