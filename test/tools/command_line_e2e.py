@@ -359,6 +359,10 @@ def closed_descriptors():
             check(done.returncode == (1 if 1 in places else 0), words, places, done.returncode, done.stderr[-500:])
             if places == (1,):
                 check("standard output cannot be written" in done.stderr, words, done.stderr[-500:])
+    for words in (["info"], ["copybw"], ["p2p", "latency"], ["explain-copy"]):  # the text beside the JSON is nobody's
+        done = subprocess.run([os.path.join(OUT, "peerlane"), *words, *QUICK[" ".join(words)], "--json", "-"], env=environment(),
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False, preexec_fn=without(2))
+        check(done.returncode == 0 and json.loads(done.stdout)["passed"], words, done.returncode, done.stdout[-300:])
 
 
 def inherited_signals():

@@ -4,6 +4,7 @@
 
 usage: tools_e2e.py OUT_FOLDER CASE        one function below for each case; CMakeLists.txt lists them
 """
+import itertools
 import json
 import os
 import re
@@ -438,11 +439,10 @@ def json_unwritable():
 
 
 def no_temporary_folder():
-    """TMPDIR names no folder: a sentence that says so, for each command that makes a folder of its own."""
-    env = {"PEERLANE_GPU": "sim", "TMPDIR": "/nonexistent"}
-    for words in (["store", "crash-demo", "--size", "1M"], ["store", "gpu-direct-demo", "--size", "1M"], ["soak", "--seconds", "1"], ["demo"],
-                  ["store", "perf", "--elements", "10"]):
-        done = run(*words, env=env)
+    """TMPDIR names no folder, or one that cannot be written: a sentence that says so, for each command that makes a folder of its own."""
+    for folder, words in itertools.product(("/nonexistent", "/proc"), (["store", "crash-demo", "--size", "1M"], ["store", "gpu-direct-demo", "--size", "1M"], ["soak", "--seconds", "1"], ["demo"],
+                  ["store", "perf", "--elements", "10"])):
+        done = run(*words, env={"PEERLANE_GPU": "sim", "TMPDIR": folder})
         check(done.code == 1 and "let TMPDIR name one" in done.out + done.err and "terminate" not in done.err, words, done.code, done.err[-800:])
 
 

@@ -42,6 +42,8 @@ report::report(const invocation& call, const common_options& options, std::strin
 report::~report() {
   if (saved_stdout_ < 0) return;
   std::fflush(stdout);
+  // The result was asked for on standard output; the text, for which standard error was full or closed, was not.
+  std::clearerr(stdout);
   dup2(saved_stdout_, STDOUT_FILENO);
   close(saved_stdout_);
 }

@@ -88,7 +88,10 @@ bool temporary_folder::start_remover() {
 temporary_folder::temporary_folder(const std::string& name, const std::string& parent, when_killed fate)
     : path_((fs::path(parent.empty() ? temporary_parent() : parent) / ("peerlane-" + name + "-XXXXXX")).string()) {
   if (fate == when_killed::deleted && start_remover()) return;
-  if (mkdtemp(path_.data()) == nullptr) throw tool_failure(format("%s: %s", path_.c_str(), errno_text(errno).c_str()));
+  if (mkdtemp(path_.data()) != nullptr) return;
+  const std::string reason = errno_text(errno);
+  throw tool_failure(format("%s cannot be made: %s; name a folder that can be written (%s)", path_.c_str(), reason.c_str(),
+                            parent.empty() ? "let TMPDIR name one" : "the option's"));
 }
 
 temporary_folder::~temporary_folder() {
