@@ -614,6 +614,8 @@ def perf():
         done = good("perf", "--test", "get", "--server", server.socket, "--elements", "200", "--rate", "2000", "--json", path)
         own = good("perf", "--test", "put,get", "--elements", "20")
         check(own.err == "", "a healthy run that warns:", own.err)
+        for length in (1, 7, 8, 9, 15, 16, 17):  # the marks at both ends of a value do not overlap
+            good("perf", "--test", "put,get", "--server", server.socket, "--pool_name", f"of{length}", "--elements", "20", "--value_length", str(length))
         # The directory of a store that runs is that store's, not one for a server of the benchmark's own.
         good("perf", "--test", "get", "--data", server.data, "--pool_name", "beside", "--elements", "20")
         check("beside-get" in good("ls", "--socket", server.socket).out)
