@@ -112,7 +112,7 @@ static void sizes_of_headers(void) {
   }
 }
 
-/* Rows with gaps on either side, and a type that only MPI itself can take apart. */
+/* Rows with gaps on either side, and an array that is distributed over one process. */
 static void types(void) {
   const int sizes[] = {400, 300}, distribution[] = {MPI_DISTRIBUTE_BLOCK, MPI_DISTRIBUTE_BLOCK}, grid[] = {1, 1};
   const int defaults[] = {MPI_DISTRIBUTE_DFLT_DARG, MPI_DISTRIBUTE_DFLT_DARG};
