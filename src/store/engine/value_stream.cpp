@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/engine/value_stream.hpp"
 
+#include <sys/mman.h>
+
 #include <cerrno>
 #include <cstring>
 #include <future>
@@ -13,9 +15,10 @@
 namespace pl::store {
 namespace {
 
-window_memory make_window(std::uint64_t bytes) {
-  return window_memory(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, bytes)));
-}
+const failure kNoWindow{
+    ENOMEM,
+    "store: no memory for the windows of a value that memory does not hold: put fewer at a time, or give "
+    "the store more memory"};
 
 // The range [offset, offset + size) of these pieces.
 std::vector<segment> part_of(const std::vector<segment>& pieces, std::uint64_t offset, std::uint64_t size) {
@@ -44,11 +47,23 @@ std::size_t max_pieces_of(std::uint64_t bytes, std::uint64_t whole_bytes) {
 
 }  // namespace
 
+window_memory::window_memory(std::size_t bytes) : bytes_(bytes) {
+  void* const made = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (made != MAP_FAILED) memory_ = static_cast<std::byte*>(made);
+}
+
+window_memory::~window_memory() {
+  if (memory_ != nullptr) munmap(memory_, bytes_);
+}
+
 // ---- Writing -----------------------------------------------------------------------------------------------------------
 
 value_writer::value_writer(engine::impl& owner, pool_ref pool, std::string full, value_ref made, stream_slot_ref slot)
     : owner_(owner), pool_(std::move(pool)), full_(std::move(full)), made_(std::move(made)), slot_(std::move(slot)) {
-  for (auto& one : windows_) one = make_window(kWindowBytes);
+  for (auto& one : windows_) {
+    one = window_memory(kWindowBytes);
+    if (one.get() == nullptr) failed_ = kNoWindow;
+  }
 }
 
 status value_writer::failed() const {
@@ -192,11 +207,12 @@ value_reader::value_reader(engine::impl& owner, pool_ref pool, std::string full,
       end_(begin_ + std::min(length_bytes, source_.stored->length_bytes - begin_)),
       offset_(begin_) {
   // One block more, because a range need not start at a block.
-  for (auto& one : windows_) one = make_window(kWindowBytes + kBlockBytes);
+  for (auto& one : windows_) one = window_memory(kWindowBytes + kBlockBytes);
 }
 
 result<std::span<const std::byte>> value_reader::read(std::uint64_t offset, std::uint64_t bytes,
                                                       window_memory& destination) {
+  if (destination.get() == nullptr) return kNoWindow;
   const std::uint64_t skip = offset % kBlockBytes;
   const std::span<std::byte> memory(destination.get(), whole_blocks(skip + bytes));
   const auto blocks = owner_.space->blocks(part_of(source_.stored->on_disk(), offset - skip, memory.size()), {&memory, 1});

@@ -5,14 +5,15 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "store/engine/engine.hpp"
 #include "store/engine/extents.hpp"
@@ -39,10 +40,26 @@ class stream_slot {
 };
 using stream_slot_ref = std::unique_ptr<stream_slot>;
 
-struct free_memory {
-  void operator()(std::byte* memory) const noexcept { std::free(memory); }
+// Mapped, so that it goes back to the system at once: the allocator's heaps, one for each thread, kept hundreds of
+// megabytes of freed windows.
+class window_memory {
+ public:
+  window_memory() = default;
+  explicit window_memory(std::size_t bytes);  // is null if there is no memory
+  ~window_memory();
+  window_memory(window_memory&& other) noexcept
+      : memory_(std::exchange(other.memory_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  window_memory& operator=(window_memory&& other) noexcept {
+    std::swap(memory_, other.memory_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  std::byte* get() const noexcept { return memory_; }
+
+ private:
+  std::byte* memory_ = nullptr;
+  std::size_t bytes_ = 0;
 };
-using window_memory = std::unique_ptr<std::byte[], free_memory>;
 
 // A value on its way to disk. Only one thread at a time may call room(), filled() and when_room(). A writer that is
 // destroyed without a commit leaves nothing behind.
