@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/lack.hpp"
+#include "base/shortage.hpp"
 #include "base/text.hpp"
 #include "sim/context.hpp"
 #include "sim/heap.hpp"
@@ -56,7 +56,7 @@ ipc_state& imports() {
 result_t map_import(const context& ctx, const handle_fields& fields, device_ptr& out) {
   const auto path = format("/proc/%llu/fd/%d", static_cast<unsigned long long>(fields.pid), fields.fd);
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) return is_lack(errno) ? code::operating_system : code::invalid_value;
+  if (fd < 0) return is_shortage(errno) ? code::operating_system : code::invalid_value;
   struct stat info {};
   const device* gpu = device_of_descriptor(fd);
   if (fstat(fd, &info) != 0 || info.st_ino != fields.inode || gpu == nullptr) return close(fd), code::invalid_value;

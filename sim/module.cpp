@@ -15,7 +15,7 @@
 
 #include "base/env.hpp"
 #include "base/file_limit.hpp"
-#include "base/lack.hpp"
+#include "base/shortage.hpp"
 #include "base/load_library.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
@@ -141,7 +141,7 @@ result_t load_image(const void* image, std::shared_ptr<module_image>& out) {
   const auto library = load_library(format("/proc/self/fd/%d", loaded->fd).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     PL_LOG(error, "sim: cuModuleLoadData: %s", library.error().message.c_str());
-    return is_lack(library.code()) ? code::operating_system : code::invalid_image;
+    return is_shortage(library.code()) ? code::operating_system : code::invalid_image;
   }
   loaded->library = *library;
   out = std::move(loaded);

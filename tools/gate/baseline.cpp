@@ -188,10 +188,10 @@ result<baseline> parse_baseline(const std::string& text) {
       if (!is_possible(one)) return wrong(key + " has an impossible figure");
     return out;
   } catch (const json::exception& problem) {  // "[json.exception.out_of_range.403] key 'name' not found"
-    const std::string text = problem.what();
-    const auto name_end = text.find("] ");
+    const std::string said = problem.what();
+    const auto name_end = said.find("] ");
     return wrong("a part is missing or of another type: " +
-                 (name_end == std::string::npos ? text : text.substr(name_end + 2)));
+                 (name_end == std::string::npos ? said : said.substr(name_end + 2)));
   }
 }
 

@@ -22,9 +22,9 @@ constexpr std::size_t kQueuedBytes = 1024;                 // of each, in additi
 
 // What occupies memory until the client sends more.
 bool session::may_make_room() const {
-  const auto is_lent = [](const auto& pin) { return pin.second.is_lent; };
+  const auto is_leased = [](const auto& pin) { return pin.second.is_leased; };
   return !grants_.empty() || !ucx_grants_.empty() || !uploads_.empty() ||
-         std::any_of(pinned_.begin(), pinned_.end(), is_lent);
+         std::any_of(pinned_.begin(), pinned_.end(), is_leased);
 }
 
 // Without those that only later frames can end.
