@@ -15,9 +15,9 @@
 
 #include "base/env.hpp"
 #include "base/file_limit.hpp"
-#include "base/shortage.hpp"
 #include "base/load_library.hpp"
 #include "base/log.hpp"
+#include "base/shortage.hpp"
 #include "base/text.hpp"
 #include "sim/address_space.hpp"
 #include "sim/launch.hpp"
