@@ -377,10 +377,12 @@ def serve(data, *more):
     return process
 
 
-def free_port():
-    with socket.socket() as any_port:
-        any_port.bind(("127.0.0.1", 0))
-        return any_port.getsockname()[1]
+def reserve_port():
+    """A socket whose port nobody else is given; etcd can bind it all the same, because it sets SO_REUSEADDR too."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    return reserved
 
 
 def test_a_cluster_is_one_store(tmp_path):
@@ -388,7 +390,8 @@ def test_a_cluster_is_one_store(tmp_path):
         pytest.skip("libpeerlane_store.so.0 was not built")
     if not os.access("/usr/bin/etcd", os.X_OK):
         pytest.skip("/usr/bin/etcd is missing: apt-get install etcd-server")
-    url, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    ports = [reserve_port() for _ in range(2)]
+    url, peers = (f"http://127.0.0.1:{port.getsockname()[1]}" for port in ports)
     with open(tmp_path / "etcd.log", "wb") as log:
         running = [subprocess.Popen(["/usr/bin/etcd", "--data-dir", tmp_path / "etcd", "--listen-client-urls", url,
                                      "--advertise-client-urls", url, "--listen-peer-urls", peers, "--initial-advertise-peer-urls",
@@ -420,6 +423,8 @@ def test_a_cluster_is_one_store(tmp_path):
             process.terminate()
         for process in running:
             process.wait(30)
+        for port in ports:
+            port.close()
 
 
 def test_nobody_serves(tmp_path):

@@ -67,26 +67,39 @@ class child_process {
   pid_t pid_ = -1;
 };
 
-inline int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof address;
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) != 0)
-    address.sin_port = 0;
-  close(fd);
-  return ntohs(address.sin_port);
-}
+// A free port that stays reserved: the system gives it to nobody else who asks for any port, neither to listen nor to
+// connect from. A program that binds it by number with SO_REUSEADDR, as etcd does, gets it all the same, because this
+// socket does not listen. Without this, a test that ran beside took the port of an etcd that was still starting.
+class reserved_port {
+ public:
+  reserved_port() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int enabled = 1;
+    setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &enabled, sizeof enabled);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof address;
+    if (bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+        getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &bytes) == 0)
+      number_ = ntohs(address.sin_port);
+  }
+  ~reserved_port() { close(fd_); }
+  reserved_port(const reserved_port&) = delete;
+  reserved_port& operator=(const reserved_port&) = delete;
+  std::string text() const { return std::to_string(number_); }
+
+ private:
+  const int fd_;
+  int number_ = 0;
+};
 
 class etcd_process {
  public:
   // Precondition: etcd_is_there().
   explicit etcd_process(const std::string& folder, const std::string& host = "127.0.0.1",
                         const std::function<void()>& before = nullptr)
-      : url_("http://" + host + ":" + std::to_string(free_port())),
-        peers_("http://" + host + ":" + std::to_string(free_port())),
+      : url_("http://" + host + ":" + client_port_.text()),
+        peers_("http://" + host + ":" + peer_port_.text()),
         folder_(folder) {
     start(before);
   }
@@ -115,6 +128,7 @@ class etcd_process {
   }
 
  private:
+  const reserved_port client_port_, peer_port_;
   std::string url_, peers_, folder_;
   std::unique_ptr<child_process> process_;
 };

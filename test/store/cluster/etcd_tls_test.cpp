@@ -20,8 +20,7 @@ class etcd_by_tls : public testing::Test {
     pki_->certificate("etcd", "ca", "IP:127.0.0.1");
     pki_->certificate("store", "ca", "DNS:store");
     pki_->certificate("stranger", "stranger_ca", "DNS:store");
-    port_ = std::to_string(free_port());
-    const std::string peers = "http://127.0.0.1:" + std::to_string(free_port());
+    const std::string peers = "http://127.0.0.1:" + peer_port_.text();
     etcd_ = std::make_unique<child_process>(std::vector<std::string>{kEtcd,
                                                                      "--data-dir",
                                                                      rig_.directory() + "/etcd",
@@ -47,7 +46,7 @@ class etcd_by_tls : public testing::Test {
     while (!check_connection(files("ca", "store")) && std::chrono::steady_clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  std::string url(const std::string& host = "127.0.0.1") const { return "https://" + host + ":" + port_; }
+  std::string url(const std::string& host = "127.0.0.1") const { return "https://" + host + ":" + port_.text(); }
   etcd_tls files(const std::string& authority, const std::string& client) const {
     return {pki_->path(authority + ".crt"), client.empty() ? "" : pki_->path(client + ".crt"),
             client.empty() ? "" : pki_->path(client + ".key")};
@@ -62,7 +61,7 @@ class etcd_by_tls : public testing::Test {
 
   store_rig rig_;
   std::unique_ptr<test_pki> pki_;
-  std::string port_;
+  const reserved_port port_, peer_port_;
   std::unique_ptr<child_process> etcd_;
 };
 

@@ -521,7 +521,7 @@ def without_inodes(disk, target):
         with open(os.path.join(top, "log"), encoding="utf-8") as log:
             check('"event":"no_socket"' in log.read())
         done = run("serve", "--data", os.path.join(disk, "data"), "--listen", "none")
-        check(done.code == 1 and "No space left on device: name a path on another file system with --socket" in done.err, done.err)
+        check(done.code == 1 and "(No space left on device): name a path on another file system with --socket" in done.err, done.err)
     for filler in fillers:
         os.unlink(filler)
 
