@@ -42,6 +42,7 @@ class cluster_api : public testing::Test {
     options.endpoint = endpoint.c_str();
     options.flags = flags;
     options.require_path = require;
+    options.timeout_ms = 90'000;  // servers that start under a sanitizer, beside other tests, took more than 30 s
     auto made = peerlane::store::open(&options);
     EXPECT_TRUE(made) << made.error().message;
     return made ? std::make_unique<peerlane::store>(*std::move(made)) : nullptr;
