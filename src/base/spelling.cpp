@@ -8,7 +8,7 @@
 namespace pl {
 namespace {
 
-constexpr std::size_t kMaxRejoinMessages = 64;  // longer words are no names of ours, and the table grows quadratically
+constexpr std::size_t kMaxLetters = 64;  // longer words are no names of ours, and the table grows quadratically
 constexpr std::size_t kMinPrefix = 3;
 
 std::string lower(std::string_view text) {
@@ -45,7 +45,7 @@ std::size_t spelling_distance(std::string_view one, std::string_view other) {
 }
 
 std::string nearest_word(std::string_view word, std::span<const std::string> known) {
-  if (word.empty() || word.size() > kMaxRejoinMessages) return {};
+  if (word.empty() || word.size() > kMaxLetters) return {};
   const std::string wanted = lower(word);
   std::string best;
   std::size_t limit = std::clamp<std::size_t>(word.size() / 3, 1, 3) + 1;
