@@ -26,10 +26,15 @@ import time
 KEYS = 60  # of each writer
 
 
+RESERVED = []  # a socket for each port given, so that nobody else gets it before a server listens there
+
+
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.bind(("127.0.0.1", 0))
+    RESERVED.append(one)
+    return one.getsockname()[1]
 
 
 def run(program, *words, timeout=120):

@@ -2,7 +2,6 @@
 // An elastic job under a launcher: ranks that end as they are told to are started again, as new processes of the same rank.
 #pragma once
 
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -14,9 +13,8 @@
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
-#include "os/device_io.hpp"
-#include "os/unique_fd.hpp"
 #include "test/collectives/ranks.hpp"
+#include "test/support/reserved_port.hpp"
 
 namespace pl::collectives {
 
@@ -44,7 +42,7 @@ struct elastic_rank {
 class elastic_job {
  public:
   explicit elastic_job(int ranks, std::string host = "127.0.0.1", std::uint16_t port = 0)
-      : size(ranks), rendezvous(host + ":" + std::to_string(port != 0 ? port : free_port())) {}
+      : size(ranks), rendezvous(host + ":" + std::to_string(port != 0 ? port : test::free_port())) {}
 
   const int size;
   const std::string rendezvous;
@@ -122,16 +120,6 @@ class elastic_job {
     auto all = executor::open(**messages, **group);
     CHECK_OK(all);
     return body({rank, size, process, messages->get(), all->get()});
-  }
-  static std::uint16_t free_port() {
-    const unique_fd fd(real_device_io(), socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
-    getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length);
-    return ntohs(address.sin_port);
   }
 };
 

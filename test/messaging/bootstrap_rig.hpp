@@ -19,23 +19,13 @@
 
 #include "messaging/bootstrap/bootstrap.hpp"
 #include "messaging/bootstrap/frame_stream.hpp"
+#include "test/support/reserved_port.hpp"
 
 namespace pl::messaging {
 
 inline constexpr unsigned kLong = 30;
 
-// A port that was free a moment ago.
-inline std::string free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return std::to_string(ntohs(address.sin_port));
-}
+inline std::string free_port() { return std::to_string(test::free_port()); }
 
 inline byte_string contribution(int rank, std::size_t bytes) {
   byte_string out(bytes);

@@ -93,6 +93,8 @@ TEST_F(meeting_crowd, a_disconnected_rank_reconnects) {
   const auto port = free_port(), front_port = free_port();
   const int front = socket(AF_INET, SOCK_STREAM, 0);
   const auto address = loopback(front_port);
+  const int enabled = 1;
+  setsockopt(front, SOL_SOCKET, SO_REUSEADDR, &enabled, sizeof enabled);  // the port is reserved
   ASSERT_EQ(bind(front, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   ASSERT_EQ(listen(front, 8), 0);
   const timeval patience{5, 0};

@@ -204,10 +204,11 @@ def test_failures_are_told(tmp_path):
 
 
 def test_returns(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        (tmp_path / "port").write_text(str(free.getsockname()[1]))
-    job.run(returns, tmp_path)
+    with socket.socket() as reserved:  # until the end, so that nobody else is given this port
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        (tmp_path / "port").write_text(str(reserved.getsockname()[1]))
+        job.run(returns, tmp_path)
 
 
 def test_collectives(tmp_path):

@@ -21,14 +21,16 @@ def wait_for(what, is_there, limit_s=60):
     raise AssertionError(f"not within {limit_s} s: {what}")
 
 
+RESERVED = []  # a socket for each port given, so that nobody else gets it before a daemon listens there
+
+
 def free_ports(count):
     held = [socket.socket() for _ in range(count)]
     for one in held:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
+    RESERVED.extend(held)
+    return [one.getsockname()[1] for one in held]
 
 
 def why_not():

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank leaves and comes back, by the public headers alone.
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <peerlane/triggered.h>
-#include <sys/socket.h>
 
 #include "test/api/messaging/job.hpp"
+#include "test/support/reserved_port.hpp"
 
 namespace peerlane::test {
 namespace {
@@ -14,19 +13,6 @@ struct return_heard {
   int calls = 0, code = -1;
   std::uint64_t size_bytes = 0;
 };
-
-// A port that was free a moment ago.
-std::string free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return std::to_string(ntohs(address.sin_port));
-}
 
 // Rank 1 ends in its first process and comes back in its second. All by the public interface.
 int be_elastic(int rank, const std::string& rendezvous, std::uint32_t process) {
@@ -62,7 +48,7 @@ int be_elastic(int rank, const std::string& rendezvous, std::uint32_t process) {
 }
 
 TEST(elastic_api, a_rank_comes_back_as_a_new_process) {
-  const std::string rendezvous = "127.0.0.1:" + free_port();
+  const std::string rendezvous = "127.0.0.1:" + std::to_string(pl::test::free_port());
   std::fflush(nullptr);
   const auto start = [&](int rank, std::uint32_t process) {
     const pid_t child = fork();

@@ -84,7 +84,7 @@ TEST_F(store_cluster_ucx, AServerIsKilledWhileValuesTravel) {
   cluster_rig rig;
   rig.ucx = "on";
   rig.start("a");
-  const reserved_port reserved;
+  const test::reserved_port reserved;
   const std::string folder = rig.server("a").directory(), port = reserved.text();
   const auto serve_b = [&] {
     return std::make_unique<child_process>(std::vector<std::string>{PL_PROGRAM,

@@ -2,11 +2,8 @@
 // A real etcd of the test's own: a process on ports that are free, with a folder of its own.
 #pragma once
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +19,7 @@
 #include <vector>
 
 #include "store/cluster/etcd.hpp"
+#include "test/support/reserved_port.hpp"
 
 namespace pl::store_test {
 
@@ -67,32 +65,6 @@ class child_process {
   pid_t pid_ = -1;
 };
 
-// A free port that stays reserved: the system gives it to nobody else who asks for any port, neither to listen nor to
-// connect from. A program that binds it by number with SO_REUSEADDR, as etcd does, gets it all the same, because this
-// socket does not listen. Without this, a test that ran beside took the port of an etcd that was still starting.
-class reserved_port {
- public:
-  reserved_port() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const int enabled = 1;
-    setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &enabled, sizeof enabled);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t bytes = sizeof address;
-    if (bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
-        getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &bytes) == 0)
-      number_ = ntohs(address.sin_port);
-  }
-  ~reserved_port() { close(fd_); }
-  reserved_port(const reserved_port&) = delete;
-  reserved_port& operator=(const reserved_port&) = delete;
-  std::string text() const { return std::to_string(number_); }
-
- private:
-  const int fd_;
-  int number_ = 0;
-};
-
 class etcd_process {
  public:
   // Precondition: etcd_is_there().
@@ -128,7 +100,7 @@ class etcd_process {
   }
 
  private:
-  const reserved_port client_port_, peer_port_;
+  const test::reserved_port client_port_, peer_port_;
   std::string url_, peers_, folder_;
   std::unique_ptr<child_process> process_;
 };

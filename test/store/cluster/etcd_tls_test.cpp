@@ -61,7 +61,7 @@ class etcd_by_tls : public testing::Test {
 
   store_rig rig_;
   std::unique_ptr<test_pki> pki_;
-  const reserved_port port_, peer_port_;
+  const test::reserved_port port_, peer_port_;
   std::unique_ptr<child_process> etcd_;
 };
 

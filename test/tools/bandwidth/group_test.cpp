@@ -18,6 +18,7 @@
 #include "messaging/bootstrap/frame_stream.hpp"
 #include "messaging/bootstrap/launcher.hpp"
 #include "messaging/bootstrap/socket_star.hpp"
+#include "test/support/reserved_port.hpp"
 
 namespace pl::bandwidth {
 namespace {
@@ -36,23 +37,7 @@ std::string text_of(const std::vector<std::byte>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// A port that was free a moment ago. Sockets that only listened leave nothing behind that would keep it.
-int free_port(int family = AF_INET) {
-  const int probe = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_storage address{};
-  address.ss_family = static_cast<sa_family_t>(family);
-  if (family == AF_INET) reinterpret_cast<sockaddr_in*>(&address)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  else reinterpret_cast<sockaddr_in6*>(&address)->sin6_addr = in6addr_loopback;
-  socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-  const bool bound = probe >= 0 && bind(probe, reinterpret_cast<sockaddr*>(&address), length) == 0;
-  if (bound) getsockname(probe, reinterpret_cast<sockaddr*>(&address), &length);
-  if (probe >= 0) close(probe);
-  if (!bound) return 0;
-  return ntohs(family == AF_INET ? reinterpret_cast<sockaddr_in*>(&address)->sin_port
-                                 : reinterpret_cast<sockaddr_in6*>(&address)->sin6_port);
-}
-
-std::string loopback() { return "127.0.0.1:" + std::to_string(free_port()); }
+std::string loopback() { return "127.0.0.1:" + std::to_string(test::free_port()); }
 
 group_options options_of(int nodes, int rank, const std::string& endpoint, unsigned timeout_s = kLong) {
   group_options out;
@@ -110,7 +95,7 @@ TEST(Group, GathersTextsOfAnyLength) {
 }
 
 TEST(Group, MeetsOverIPv6) {
-  const int port = free_port(AF_INET6);
+  const int port = test::free_port(AF_INET6);
   if (port == 0) GTEST_SKIP() << "this machine has no IPv6 loopback address";
   const auto endpoint = "[::1]:" + std::to_string(port);
   EXPECT_EQ(run_ranks({options_of(2, 0, endpoint), options_of(2, 1, endpoint)}, all_of),

@@ -35,10 +35,15 @@ def check(condition, *facts):
         raise AssertionError(" | ".join(str(fact) for fact in facts))
 
 
+RESERVED = []  # a socket for each port given, so that nobody else gets it before rank 0 listens there
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    probe = socket.socket()
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    probe.bind(("127.0.0.1", 0))
+    RESERVED.append(probe)
+    return probe.getsockname()[1]
 
 
 def command(*arguments):
