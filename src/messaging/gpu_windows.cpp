@@ -16,9 +16,12 @@
 namespace pl::messaging {
 namespace {
 
-// Puts of host memory up to this size are stores of the CPU, which is as fast as its copy to the engine's staging memory.
+// Puts of host memory below this size are stores of the CPU, which is as fast as its copy to the engine's staging memory.
+// From it on several threads copy: 512 KiB takes them 24 us, stores 29 (H200).
+constexpr std::uint64_t kMinRingBytes = 512u << 10;
+constexpr std::size_t kMaxStoredBytes = kMinRingBytes - 1;
 // Loads (a get, or a put from GPU memory) wait for the bus once for each KiB.
-constexpr std::size_t kMaxStoredBytes = 1u << 20, kMaxLoadedBytes = 1u << 10;
+constexpr std::size_t kMaxLoadedBytes = 1u << 10;
 // Bytes between two checks whether the window is still live.
 constexpr std::uint64_t kSliceBytes = 16u << 20;
 constexpr std::uint64_t kPartBytes = 64u << 10;
@@ -147,7 +150,10 @@ result<std::uint64_t> gpu_windows::move_some(route& way, const span& remote, con
         return copy_bound(way, remote, *piece, is_put, false);
   }
   auto* const own_bytes = static_cast<std::byte*>(copy::host_pointer(pointer));
-  auto moved = is_put ? send_staged(way, remote, own_bytes) : receive_staged(way, remote, own_bytes);
+  const bool is_long = remote.bytes >= kMinRingBytes && !remote.is_on_peer;
+  auto moved = is_long  ? move_by_ring(way, remote, own_bytes, is_put)
+               : is_put ? send_staged(way, remote, own_bytes)
+                        : receive_staged(way, remote, own_bytes);
   if (!moved) return moved.error();
   return remote.bytes;
 }
@@ -171,6 +177,18 @@ status gpu_windows::wait(route& way, const copy::gpu_queues::ticket& begun, std:
   auto done = begun.channel->wait(begun.number, kTimeoutNs + bytes / kSlowestBytesPerUs * 1000);
   if (done) return done;
   way.queues->drop(begun.channel);
+  return failure{done.code(), format("the DMA channel for a window of GPU memory: %s", done.error().message.c_str())};
+}
+
+status gpu_windows::move_by_ring(route& way, const span& remote, std::byte* own_bytes, bool is_put) {
+  if (way.ring == nullptr) {
+    auto made = copy::queue_ring::open(way.queues);
+    if (!made) return made.error();
+    way.ring = *std::move(made);
+  }
+  auto done = is_put ? way.ring->to_device(remote.address, own_bytes, remote.bytes)
+                     : way.ring->to_host(own_bytes, remote.address, remote.bytes);
+  if (done) return done;
   return failure{done.code(), format("the DMA channel for a window of GPU memory: %s", done.error().message.c_str())};
 }
 

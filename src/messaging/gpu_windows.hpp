@@ -24,6 +24,7 @@
 #include "copy/dma_memory.hpp"
 #include "copy/fd_memory.hpp"
 #include "copy/gpu_queues.hpp"
+#include "copy/queue_ring.hpp"
 #include "dma/arrival_buffer.hpp"
 #include "messaging/messenger_context.hpp"
 #include "messaging/window_table.hpp"
@@ -65,6 +66,7 @@ class gpu_windows {
     std::unique_ptr<copy::channel_memory> local;  // of CUDA's memory in this process
     std::unique_ptr<dma::arrival_buffer> arrivals;
     std::unique_ptr<staging> outgoing;
+    std::unique_ptr<copy::queue_ring> ring;  // of long transfers
   };
   struct span {
     std::uint64_t address = 0, bytes = 0;  // of the channels
@@ -79,6 +81,8 @@ class gpu_windows {
   result<std::uint64_t> move_some(route& way, const span& remote, const memory& local, std::uint64_t done, bool is_put);
   result<std::uint64_t> copy_bound(route& way, const span& remote, const copy::channel_memory::piece& local, bool is_put,
                                    bool is_on_device);
+  // Pageable host memory, by several threads.
+  status move_by_ring(route& way, const span& remote, std::byte* own_bytes, bool is_put);
   status send_staged(route& way, const span& remote, const std::byte* source);
   status receive_staged(route& way, const span& remote, std::byte* destination);
   status wait(route& way, const copy::gpu_queues::ticket& begun, std::uint64_t bytes);

@@ -20,7 +20,7 @@ using test::kMiB;
 
 constexpr std::size_t kPieceBytes = 2 * kMiB;
 constexpr std::size_t kSlots = 4;  // of one reservation
-constexpr std::size_t kCanaryBytes = 32;
+constexpr std::size_t kFrameBytes = 32;
 constexpr std::size_t kLongestCopy = 300;
 
 enum class kind { plain, pooled, mapped };
@@ -162,8 +162,8 @@ class actor {
     if (before_border >= r.pointer && below(2) == 0) offset = before_border - r.pointer;
     if (below(4) == 0) offset = 0;
     if (below(4) == 0) offset = r.bytes - bytes;
-    const std::uint64_t margin = std::min<std::uint64_t>(offset, kCanaryBytes);
-    const std::uint64_t behind = std::min<std::uint64_t>(r.bytes - offset - bytes, kCanaryBytes);
+    const std::uint64_t margin = std::min<std::uint64_t>(offset, kFrameBytes);
+    const std::uint64_t behind = std::min<std::uint64_t>(r.bytes - offset - bytes, kFrameBytes);
     return {r.pointer + offset, bytes, r.pointer + offset - margin, margin, margin + bytes + behind};
   }
 

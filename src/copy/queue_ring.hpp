@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies between pageable host memory and device memory that the channels of a gpu_queues reach, such as memory of another
+// process: through pinned memory of our own, with several CPU threads (ring_job.hpp). Needs no CUDA.
+//
+// Not thread-safe: one copy at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/status.hpp"
+#include "copy/gpu_queues.hpp"
+
+namespace pl::copy {
+
+class queue_ring {
+ public:
+  // Allocates and binds the pinned memory, kBytes. ENOMEM; else the errors of dma::address_space::bind_host.
+  static result<std::unique_ptr<queue_ring>> open(std::shared_ptr<gpu_queues> queues);
+  ~queue_ring();
+  queue_ring(const queue_ring&) = delete;
+  queue_ring& operator=(const queue_ring&) = delete;
+
+  // `device_address` is the channels' address, of this GPU's memory. On return the bytes are at their destination. EIO,
+  // ETIMEDOUT: the channel has failed and touches no memory any more; part of the destination may be written.
+  status to_device(std::uint64_t device_address, const void* source, std::size_t bytes);
+  status to_host(void* destination, std::uint64_t device_address, std::size_t bytes);
+
+ private:
+  struct state;
+  explicit queue_ring(std::unique_ptr<state> made);
+  status run(gpu_queues::path way, std::uint64_t device_address, std::uint64_t host_address, std::size_t bytes);
+  std::unique_ptr<state> state_;
+};
+
+}  // namespace pl::copy
