@@ -37,7 +37,7 @@ uuid=$(nvidia-smi -L | sed -n 's/.*UUID: \(GPU-[^)]*\)).*/\1/p' | head -1)
   for one in 20 40; do meets 1 "ulimit -n $one" bash -c "ulimit -n $one; exec $program demo"; done
   meets 0 "ulimit -n 128" bash -c "ulimit -n 128; exec $program demo"
   meets 0 "ulimit -l 0, without rights" "${nobody[@]}" bash -c "ulimit -l 0; exec $program demo"
-  meets 0 "ulimit -s 256" bash -c "ulimit -s 256; exec $program demo"
+  meets 1 "ulimit -s 256" bash -c "ulimit -s 256; exec $program demo"
   meets 1 "ulimit -f 4096" bash -c "ulimit -f 4096; exec $program demo"
   meets 0 "one CPU" taskset 1 "$program" demo
   meets 0 "/dev/shm of 64 KiB" unshare -m bash -c "mount -t tmpfs -o size=64k x /dev/shm; exec $program demo"
