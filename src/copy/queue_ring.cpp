@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -18,8 +19,6 @@ namespace pl::copy {
 namespace {
 
 constexpr std::size_t kChunkBytes = 512u << 10, kChunks = 8, kBytes = kChunkBytes * kChunks;
-// Four threads are enough for the link's rate: one copies 10 to 20 GB/s.
-constexpr unsigned kThreads = 4;
 constexpr std::uint64_t kTimeoutNs = 10'000'000'000;
 
 // The engine of ring_job.hpp: chunks between the ring and device memory.
@@ -52,8 +51,10 @@ class chunk_queue {
 }  // namespace
 
 struct queue_ring::state {
-  explicit state(std::shared_ptr<gpu_queues> its_queues)
-      : queues(std::move(its_queues)), pool({kThreads - 1, cpus_near(bus_id(queues->pci()).c_str())}) {}
+  state(std::shared_ptr<gpu_queues> its_queues, unsigned its_threads)
+      : queues(std::move(its_queues)),
+        threads(its_threads),
+        pool({its_threads - 1, cpus_near(bus_id(queues->pci()).c_str())}) {}
   ~state() {
     bound = dma::region();
     if (memory != nullptr) munmap(memory, kBytes);
@@ -63,6 +64,7 @@ struct queue_ring::state {
   }
 
   std::shared_ptr<gpu_queues> queues;
+  const unsigned threads;
   worker_pool pool;
   std::byte* memory = nullptr;
   dma::region bound;
@@ -72,8 +74,8 @@ struct queue_ring::state {
 queue_ring::queue_ring(std::unique_ptr<state> made) : state_(std::move(made)) {}
 queue_ring::~queue_ring() = default;
 
-result<std::unique_ptr<queue_ring>> queue_ring::open(std::shared_ptr<gpu_queues> queues) {
-  auto made = std::make_unique<state>(std::move(queues));
+result<std::unique_ptr<queue_ring>> queue_ring::open(std::shared_ptr<gpu_queues> queues, unsigned threads) {
+  auto made = std::make_unique<state>(std::move(queues), std::clamp(threads, 1u, kMaxThreads));
   void* const fresh = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (fresh == MAP_FAILED)
     return failure{ENOMEM, format("%zu bytes of host memory for copies: %s", kBytes, errno_text(errno).c_str())};
@@ -94,7 +96,7 @@ status queue_ring::run(gpu_queues::path way, std::uint64_t device_address, std::
                        is_read ? device_address : host_address, bytes};
   chunk_queue engine(*state_->queues, way, state_->memory, state_->bound.address());
   return ring::run(engine, state_->pool, state_->memory, std::span<ring::slot<chunk_queue>>(state_->slots), kChunkBytes,
-                   whole, kThreads);
+                   whole, state_->threads);
 }
 
 status queue_ring::to_device(std::uint64_t device_address, const void* source, std::size_t bytes) {

@@ -16,8 +16,11 @@ namespace pl::copy {
 
 class queue_ring {
  public:
-  // Allocates and binds the pinned memory, kBytes. ENOMEM; else the errors of dma::address_space::bind_host.
-  static result<std::unique_ptr<queue_ring>> open(std::shared_ptr<gpu_queues> queues);
+  // Four threads are enough for the link's rate: one copies 10 to 20 GB/s.
+  static constexpr unsigned kMaxThreads = 4;
+  // Allocates and binds 4 MiB of pinned memory. `threads`, from 1 to kMaxThreads, includes the caller; fewer are used if the
+  // process was started with fewer CPUs. ENOMEM; else the errors of dma::address_space::bind_host.
+  static result<std::unique_ptr<queue_ring>> open(std::shared_ptr<gpu_queues> queues, unsigned threads = kMaxThreads);
   ~queue_ring();
   queue_ring(const queue_ring&) = delete;
   queue_ring& operator=(const queue_ring&) = delete;

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <thread>
 
 #include "arch/copy_dispatch.hpp"
 #include "base/text.hpp"
@@ -180,9 +182,18 @@ status gpu_windows::wait(route& way, const copy::gpu_queues::ticket& begun, std:
   return failure{done.code(), format("the DMA channel for a window of GPU memory: %s", done.error().message.c_str())};
 }
 
+// This rank's share of the CPUs, which the other ranks of the node use as well.
+unsigned gpu_windows::threads_of_rank() const {
+  const auto is_here = [&](const peer_state& each) {
+    return each.rank == context_.rank || (each.is_same_node && !each.is_dead);
+  };
+  const auto ranks = std::count_if(context_.peers.begin(), context_.peers.end(), is_here);
+  return std::max(std::thread::hardware_concurrency() / static_cast<unsigned>(std::max<std::ptrdiff_t>(ranks, 1)), 1u);
+}
+
 status gpu_windows::move_by_ring(route& way, const span& remote, std::byte* own_bytes, bool is_put) {
   if (way.ring == nullptr) {
-    auto made = copy::queue_ring::open(way.queues);
+    auto made = copy::queue_ring::open(way.queues, threads_of_rank());
     if (!made) return made.error();
     way.ring = *std::move(made);
   }
