@@ -6,6 +6,7 @@
 #include <asio/ssl.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "store/cluster/etcd_answer.hpp"
 #include "store/cluster/http_client.hpp"
@@ -28,6 +29,9 @@ result<tls_context> read_files(const etcd_tls& tls) {
   auto out = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_client);
   SSL_CTX_set_min_proto_version(out->native_handle(), TLS1_2_VERSION);
   std::error_code error;
+  for (const std::string* const file : {&tls.authority, &tls.certificate, &tls.key})
+    if (status good = need_no_named_pipe(*file); !good)
+      return failure{good.code(), "etcd's TLS file " + *file + ": " + good.error().message};
   const auto step = [&](const char* label, const std::string& file) -> status {
     if (!error) return {};
     return failure{EINVAL, format("etcd's TLS %s %s: %s", label, file.c_str(), error.message().c_str())};

@@ -9,6 +9,7 @@
 
 #include "arch/crc32c.hpp"
 #include "base/clock.hpp"
+#include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "store/engine/bytes.hpp"
 #include "store/engine/sparse_file.hpp"
@@ -22,8 +23,9 @@ constexpr std::uint64_t kSyncEveryNs = 1'000'000'000;
 
 // The rest of the file from the current position. Returns nothing if it cannot be read.
 std::optional<std::string> bytes_of(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return std::nullopt;
+  const auto opened = open_regular_file(path, O_RDONLY);
+  if (!opened) return std::nullopt;
+  const int file = *opened;
   std::string all;
   char part[65536];
   ssize_t got = 0;
@@ -42,8 +44,9 @@ result<file_seal> seal_of(const std::string& folder, const std::string& name) {
   static constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
   static constexpr char kZeros[4096] = {};
   const std::string path = folder + "/" + name;
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return failure{errno, "store: " + path + ": " + errno_text(errno)};
+  const auto opened = open_regular_file(path, O_RDONLY);
+  if (!opened) return failure{opened.code(), "store: " + path + ": " + opened.error().message};
+  const int file = *opened;
   file_seal seal{name};
   std::vector<char> piece(kPieceBytes);
   ssize_t got = 0;

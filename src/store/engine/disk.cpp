@@ -15,6 +15,7 @@
 #include <system_error>
 
 #include "base/log.hpp"
+#include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "store/engine/uring.hpp"
 
@@ -51,14 +52,15 @@ class system_disk final : public disk {
   explicit system_disk(staging mode) : staging_(mode), stages_(mode == staging::always) {}
 
   result<int> open_file(const std::string& path, std::uint64_t size_bytes, bool read_only) override {
-    const int flags = (read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_CLOEXEC;
-    int fd = ::open(path.c_str(), flags | O_DIRECT, 0600);
-    if (fd < 0 && errno == EINVAL) {
+    const int flags = read_only ? O_RDONLY : O_RDWR | O_CREAT;
+    auto opened = open_regular_file(path, flags | O_DIRECT);
+    if (opened.code() == EINVAL) {
       if (!said_no_direct_.exchange(true))
         PL_LOG(warn, "store: %s: no O_DIRECT here, values go through the page cache", path.c_str());
-      fd = ::open(path.c_str(), flags, 0600);
+      opened = open_regular_file(path, flags);
     }
-    if (fd < 0) return system_failure(path);
+    if (!opened) return failure{opened.code(), path + ": " + opened.error().message};
+    const int fd = *opened;
     if (status done = read_only ? status{} : allocate(fd, path, size_bytes); !done) {
       ::close(fd);
       return std::move(done).error();
@@ -68,13 +70,13 @@ class system_disk final : public disk {
   }
 
   result<int> open_cached(const std::string& path, std::uint64_t size_bytes) override {
-    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) return system_failure(path);
-    if (status done = allocate(fd, path, size_bytes); !done) {
-      ::close(fd);
+    const auto fd = open_regular_file(path, O_RDWR | O_CREAT);
+    if (!fd) return failure{fd.code(), path + ": " + fd.error().message};
+    if (status done = allocate(*fd, path, size_bytes); !done) {
+      ::close(*fd);
       return std::move(done).error();
     }
-    return fd;
+    return *fd;
   }
 
   status write_cached(int file, std::uint64_t offset_bytes, std::string_view bytes) override {

@@ -19,6 +19,7 @@
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "os/blocked_signals.hpp"
 #include "store/engine/bytes.hpp"
@@ -90,10 +91,11 @@ status engine::impl::lock_folder() {
     if (error) return failure{error.value(), "store: " + options.directory + ": " + error.message()};
   }
   const std::string path = options.directory + "/lock";
-  lock_fd = ::open(path.c_str(), (options.read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_CLOEXEC, 0600);
+  const auto opened = open_regular_file(path, options.read_only ? O_RDONLY : O_RDWR | O_CREAT);
   // A copy of a store has no lock file, and nobody writes to it.
-  if (lock_fd < 0 && options.read_only && errno == ENOENT) return {};
-  if (lock_fd < 0) return failure{errno, "store: " + path + ": " + errno_text(errno)};
+  if (options.read_only && opened.code() == ENOENT) return {};
+  if (!opened) return failure{opened.code(), "store: " + path + ": " + opened.error().message};
+  lock_fd = *opened;
   if (::flock(lock_fd, (options.read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0)
     return failure{errno == EWOULDBLOCK ? EBUSY : errno, "store: " + options.directory + ": another process has it open"};
   return {};

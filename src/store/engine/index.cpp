@@ -190,6 +190,7 @@ result<std::unique_ptr<index>> index::open_view(const options& settings, const m
 }
 
 result<std::unique_ptr<index>> index::open(const options& settings) {
+  if (status regular = need_regular_files(settings.folder); !regular) return std::move(regular).error();
   if (settings.mark_path.empty()) return open_files(settings, !settings.read_only, false);
   recovery_input question{settings.folder,           settings.has_extents, commit_mark::read(settings.mark_path),
                           settings.files->boot_id(), kFamilies - 1,        {}};

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "base/whole_file.hpp"
 #include "store/engine/index_log.hpp"
@@ -82,8 +83,9 @@ void read_fields(std::string_view record, manifest_file& manifest) {
 failure file_failure(const std::string& path) { return failure{errno, "store: " + path + ": " + errno_text(errno)}; }
 
 status write_durably(const std::string& path, std::string_view bytes) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (file < 0) return file_failure(path);
+  const auto opened = open_regular_file(path, O_WRONLY | O_CREAT | O_TRUNC);
+  if (!opened) return failure{opened.code(), "store: " + path + ": " + opened.error().message};
+  const int file = *opened;
   status done;
   while (!bytes.empty() && done) {
     const ssize_t written = ::write(file, bytes.data(), bytes.size());
@@ -107,7 +109,7 @@ status sync_folder(const std::string& path) {
 }  // namespace
 
 std::optional<std::string> file_bytes(const std::string& path) {
-  auto bytes = read_whole_file(path);
+  auto bytes = need_regular_file(path) ? read_whole_file(path) : failure{ENOTSUP, "it is no regular file"};
   if (!bytes) return std::nullopt;
   return std::move(*bytes);
 }

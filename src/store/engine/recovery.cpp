@@ -10,6 +10,7 @@
 
 #include "arch/crc32c.hpp"
 #include "base/log.hpp"
+#include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "store/engine/bytes.hpp"
 
@@ -81,6 +82,16 @@ failure lost(const recovery_input& question, const log_findings& logs, const rep
 }
 
 }  // namespace
+
+status need_regular_files(const std::string& index_folder) {
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(index_folder, error)) {
+    const std::string path = file.path().string();
+    if (status regular = need_regular_file(path); !regular && regular.code() != EISDIR)
+      return failure{regular.code(), "store: " + path + ": " + regular.error().message};
+  }
+  return {};
+}
 
 result<recovery_plan> plan_recovery(const recovery_input& question) {
   recovery_plan plan;
@@ -157,6 +168,8 @@ status write_manifest_copy(const std::string& index_folder, const std::string& p
   append_text(text, *name);
   append_text(text, *bytes);
   append_number(text, arch::crc32c(text.data(), text.size()));
+  if (status regular = need_regular_file(path); !regular)
+    return failure{regular.code(), "store: " + path + ": " + regular.error().message};
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out << text << std::flush;
   return out ? status() : status(failure{EIO, "store: " + path + ": it cannot be written"});

@@ -40,6 +40,10 @@ struct recovery_input {
   std::function<result<replay_reach>(const manifest_file* torn)> replay;
 };
 
+// Fails if a file of the index is a FIFO, a socket or a device: RocksDB would wait for the writer of a FIFO. It refuses
+// folders itself.
+status need_regular_files(const std::string& index_folder);
+
 // EUCLEAN if something is lost; the message names it and the next step. Changes nothing.
 result<recovery_plan> plan_recovery(const recovery_input& question);
 

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "arch/crc32c.hpp"
+#include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "base/whole_file.hpp"
 #include "store/engine/commit_mark.hpp"
@@ -35,11 +36,12 @@ std::string readable_parts(const std::string& path) {
   constexpr std::size_t kSector = 512;
   std::string out;
   struct stat about {};
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file >= 0 && ::fstat(file, &about) == 0 && S_ISREG(about.st_mode)) out.resize(static_cast<std::size_t>(about.st_size));
+  const auto file = open_regular_file(path, O_RDONLY);
+  if (!file) return out;
+  if (::fstat(*file, &about) == 0) out.resize(static_cast<std::size_t>(about.st_size));
   for (std::size_t begin = 0; begin < out.size(); begin += kSector)
-    (void)!::pread(file, out.data() + begin, std::min(kSector, out.size() - begin), static_cast<off_t>(begin));
-  if (file >= 0) ::close(file);
+    (void)!::pread(*file, out.data() + begin, std::min(kSector, out.size() - begin), static_cast<off_t>(begin));
+  ::close(*file);
   return out;
 }
 
@@ -91,6 +93,7 @@ status salvage::open_index() {
   if (error && error != std::errc::no_such_file_or_directory)
     return failure{error.value(), "store: " + index_folder_ + ": " + errno_text(error.value())};
   if (!is_there) return failure{ENOENT, "store: " + folder_ + " does not contain a store: it has no index"};
+  if (status regular = need_regular_files(index_folder_); !regular) return regular;
   if (status mended = repair_manifest(); !mended) return mended;
   if (status mended = repair_logs(); !mended) return mended;
   index::options settings;

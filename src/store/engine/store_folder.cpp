@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "arch/crc32c.hpp"
+#include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "base/whole_file.hpp"
 #include "store/engine/bytes.hpp"
@@ -49,12 +50,12 @@ engine_options options_of(const std::string& folder, disk* files, bool read_only
 class folder_lock {
  public:
   static result<folder_lock> take(const std::string& folder) {
-    const int file = ::open((folder + "/lock").c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0 && errno == ENOENT) return folder_lock(-1);
-    if (file < 0) return failure{errno, "store: " + folder + "/lock: " + errno_text(errno)};
-    if (::flock(file, LOCK_SH | LOCK_NB) == 0) return folder_lock(file);
+    const auto file = open_regular_file(folder + "/lock", O_RDONLY);
+    if (file.code() == ENOENT) return folder_lock(-1);
+    if (!file) return failure{file.code(), "store: " + folder + "/lock: " + file.error().message};
+    if (::flock(*file, LOCK_SH | LOCK_NB) == 0) return folder_lock(*file);
     const int error = errno;
-    ::close(file);
+    ::close(*file);
     return failure{error == EWOULDBLOCK ? EBUSY : error, "store: " + folder + ": a store has it open; stop it first"};
   }
   folder_lock(folder_lock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
@@ -105,10 +106,13 @@ status need_empty(const std::string& folder) {
   return {};
 }
 
-// Removes everything from a folder that we created.
+// Removes everything from a folder that we created. The mark goes last: a process that is killed before leaves a part of a
+// store, which must not be opened.
 void empty(const std::string& folder) {
   std::error_code ignored;
-  for (const auto& one : fs::directory_iterator(folder, ignored)) fs::remove_all(one.path(), ignored);
+  for (const auto& one : fs::directory_iterator(folder, ignored))
+    if (one.path().filename() != kUnfinishedName + 1) fs::remove_all(one.path(), ignored);
+  fs::remove(folder + kUnfinishedName, ignored);
 }
 
 status check_values(const std::string& folder, disk& files, folder_report& findings) {
@@ -172,8 +176,9 @@ status write_text(const std::string& path, const std::string& text) {
 
 // Copies with holes, because extent files are mostly empty. The copy is durable on return.
 status copy_sparse(const fs::path& source, const fs::path& target) {
-  const int input = ::open(source.c_str(), O_RDONLY | O_CLOEXEC);
-  if (input < 0) return failure{errno, source.string() + ": " + errno_text(errno)};
+  const auto opened = open_regular_file(source, O_RDONLY);
+  if (!opened) return failure{opened.code(), source.string() + ": " + opened.error().message};
+  const int input = *opened;
   const int out = ::open(target.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   status outcome;
   if (out < 0) outcome = failure{errno, target.string() + ": " + errno_text(errno)};
@@ -465,6 +470,8 @@ result<folder_report> backup_folder(const std::string& folder, const std::string
 
 result<folder_report> restore_folder(const std::string& backup, const std::string& target, disk* files) {
   if (status whole = need_finished(backup); !whole) return std::move(whole).error();
+  if (status regular = need_regular_file(backup + "/" + kListName); !regular)
+    return failure{regular.code(), "store: " + backup + "/" + kListName + ": " + regular.error().message};
   const auto said = read_whole_file(backup + "/" + kListName);
   if (said.code() == ENOENT) return failure{ENOENT, "store: " + backup + " is not a backup: it has no " + kListName};
   if (!said) return failure{said.code(), "store: " + backup + "/" + kListName + ": " + said.error().message};

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/clock.hpp"
+#include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "store/protocol/byte_channel.hpp"
 #include "store/protocol/endpoint_text.hpp"
@@ -143,6 +144,9 @@ result<std::unique_ptr<byte_channel>> start_tls(int socket, const address& targe
     SSL_set1_host(tls, host->first.c_str());
     SSL_set_tlsext_host_name(tls, host->first.c_str());
   }
+  for (const std::string* const file : {&target.tls_certificate, &target.tls_key, &target.tls_authority})
+    if (status good = need_no_named_pipe(*file); !good)
+      return failure{good.code(), "TLS file " + *file + ": " + good.error().message};
   const bool loaded = SSL_use_certificate_chain_file(tls, target.tls_certificate.c_str()) == 1 &&
                       SSL_use_PrivateKey_file(tls, target.tls_key.c_str(), SSL_FILETYPE_PEM) == 1 &&
                       SSL_CTX_load_verify_locations(context, target.tls_authority.c_str(), nullptr) == 1;

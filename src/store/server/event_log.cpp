@@ -33,9 +33,14 @@ result<event_log> event_log::open(const std::string& path, level lowest) {
 }
 
 result<int> event_log::open_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
-  if (fd < 0) return failure{errno, format("log file %s: %s", path.c_str(), errno_text(errno).c_str())};
-  return fd;
+  // A pipe that nobody reads loses lines. It must not stop the store, neither here nor when it is full.
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0640);
+  if (fd >= 0) return fd;
+  const bool is_unread = errno == ENXIO;
+  return failure{errno,
+                 format("log file %s: %s", path.c_str(),
+                        is_unread ? "it is a FIFO that nobody reads, or a socket: start its reader first, or name a file"
+                                  : errno_text(errno).c_str())};
 }
 
 status event_log::reopen() {

@@ -455,7 +455,7 @@ void server::state::reload() {
   else log.write(event_log::level::info, "log_reopened", {{"log", config.log.empty() ? "standard error" : config.log}});
   reload_quotas();
   if (config.tls.certificate.empty()) return;
-  auto made = make_tls_context(config.tls);
+  auto made = make_tls_context(config.tls, true);
   if (made) tls = *std::move(made);
   log.write(made ? event_log::level::info : event_log::level::error, "tls_reloaded",
             {{"outcome", made ? "new connections use the files as they are now"

@@ -11,6 +11,7 @@
 #include <asio/ssl/stream.hpp>
 #include <asio/write.hpp>
 
+#include "base/regular_file.hpp"
 #include "base/text.hpp"
 
 namespace pl::store_server {
@@ -143,7 +144,7 @@ bool has_left(int socket) noexcept {
   return poll(&one, 1, 0) > 0 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
 }
 
-result<tls_context> make_tls_context(const tls_files& files) {
+result<tls_context> make_tls_context(const tls_files& files, bool is_serving) {
   auto context = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_server);
   SSL_CTX* raw = context->native_handle();
   SSL_CTX_set_min_proto_version(raw, TLS1_3_VERSION);
@@ -153,6 +154,9 @@ result<tls_context> make_tls_context(const tls_files& files) {
   SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(raw, 0);
   std::error_code error;
+  for (const std::string* const file : {&files.certificate, &files.key, &files.client_authority})
+    if (status good = is_serving ? need_regular_file(*file) : need_no_named_pipe(*file); !good)
+      return failure{good.code(), "TLS file " + *file + ": " + good.error().message};
   const auto step = [&](const char* label, const std::string& file) -> status {
     if (!error) return {};
     return failure{EINVAL, format("TLS %s %s: %s", label, file.c_str(), error.message().c_str())};

@@ -78,8 +78,9 @@ std::unique_ptr<transport> make_transport(asio::ip::tcp::socket socket, tls_cont
 struct tls_files {
   std::string certificate, key, client_authority;
 };
-// TLS 1.3 with a required client certificate, AES-128-GCM first. EINVAL with OpenSSL's reason.
-result<tls_context> make_tls_context(const tls_files& files);
+// TLS 1.3 with a required client certificate, AES-128-GCM first. EINVAL with OpenSSL's reason. A server that is serving
+// takes regular files only, because it would wait for a pipe's writer.
+result<tls_context> make_tls_context(const tls_files& files, bool is_serving = false);
 
 // Whether poll() reports that the socket's other end has closed.
 bool has_left(int socket) noexcept;

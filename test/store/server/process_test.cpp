@@ -295,6 +295,38 @@ TEST_F(store_process, LittleAddressSpaceIsRefusedOrEnough) {
   }
 }
 
+// A FIFO that nobody reads or writes would be waited for, at the start and, worse, by a store that serves.
+TEST_F(store_process, AFifoInPlaceOfASettingsFileIsNotWaitedFor) {
+  const std::string fifo = folder_ + "/fifo", config = folder_ + "/config", log = folder_ + "/log";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const std::vector<std::vector<std::string>> lists = {{"--log", fifo},
+                                                       {"--tls-cert", fifo, "--tls-key", fifo, "--tls-client-ca", fifo}};
+  for (const auto& words : lists) {
+    start(words);
+    const int state = wait();
+    EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 1) << words.front();
+    EXPECT_NE(said().find("it is a FIFO"), std::string::npos) << said();
+    std::filesystem::remove(folder_ + "/said");
+  }
+  std::ofstream(config) << R"({"quotas": ["* bytes=1G"]})";
+  start({"--config", config, "--log", log});
+  ASSERT_TRUE(serves()) << said();
+  for (const std::string& name : {config, log}) {
+    std::filesystem::remove(name);
+    ASSERT_EQ(mkfifo(name.c_str(), 0600), 0);
+  }
+  const int silent = open(config.c_str(), O_RDWR | O_CLOEXEC);  // a writer that never writes
+  kill(pid_, SIGHUP);
+  EXPECT_TRUE(serves()) << said();
+  const auto store = store_rig::open(reachable());
+  ASSERT_NE(store, nullptr);
+  EXPECT_EQ(put(*store, make_pool(*store, "p"), "k", {1}).status, 0);
+  close(silent);
+  kill(pid_, SIGTERM);
+  const int state = wait();
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << state;
+}
+
 // The first store writes nothing where its folder was, and leaves the socket of the next one.
 TEST_F(store_process, AFolderThatIsMovedAwayIsNotSharedWithTheNextStore) {
   start({});
