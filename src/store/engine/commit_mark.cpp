@@ -47,6 +47,7 @@ result<file_seal> seal_of(const std::string& folder, const std::string& name) {
   const auto opened = open_regular_file(path, O_RDONLY);
   if (!opened) return failure{opened.code(), "store: " + path + ": " + opened.error().message};
   const int file = *opened;
+  stop_readahead(file);
   file_seal seal{name};
   std::vector<char> piece(kPieceBytes);
   ssize_t got = 0;

@@ -3,6 +3,7 @@
 // Pure functions of a descriptor; they move its position.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +11,11 @@
 #include <cerrno>
 
 namespace pl::store {
+
+// For a file that find_data() is asked about. What the kernel reads ahead of preallocated blocks that were never written
+// would be in the page cache, and it reports what is there as data: a whole file would be read. Has no effect on what is
+// read.
+inline void stop_readahead(int file) noexcept { (void)::posix_fadvise(file, 0, 0, POSIX_FADV_RANDOM); }
 
 // Where the first data at or behind `offset` begins, or the file's end if only a hole follows. Where the filesystem does not
 // tell, `offset`.

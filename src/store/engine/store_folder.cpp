@@ -179,6 +179,7 @@ status copy_sparse(const fs::path& source, const fs::path& target) {
   const auto opened = open_regular_file(source, O_RDONLY);
   if (!opened) return failure{opened.code(), source.string() + ": " + opened.error().message};
   const int input = *opened;
+  stop_readahead(input);
   const int out = ::open(target.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   status outcome;
   if (out < 0) outcome = failure{errno, target.string() + ": " + errno_text(errno)};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Something else has the name of a file of the store: a FIFO is not waited for, a device without an end is not read.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
@@ -80,6 +81,45 @@ TEST_F(SpecialFiles, ADeviceWithoutAnEndIsNotRead) {
   EXPECT_EQ(restore_folder(other(), folder_.path() + "/new").code(), ENOTSUP);
 }
 
+// How many bytes this process has read by system calls.
+std::uint64_t bytes_read() {
+  std::ifstream file("/proc/self/io");
+  std::string name;
+  std::uint64_t count = 0;
+  while (file >> name >> count)
+    if (name == "rchar:") return count;
+  return 0;
+}
+
+// Extent files are allocated as a whole, and mostly not written.
+TEST_F(SpecialFiles, ABackupReadsNoBlocksThatWereNeverWritten) {
+  constexpr std::uint64_t kFileBytes = std::uint64_t{256} << 20;
+  const std::string probe = folder_.path() + "/probe";
+  const int file = ::open(probe.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_GE(file, 0);
+  const bool is_allocated = ::fallocate(file, 0, 0, 1 << 20) == 0;
+  const bool is_hole = ::lseek(file, 0, SEEK_DATA) < 0;
+  ::close(file);
+  if (!is_allocated || !is_hole)
+    GTEST_SKIP() << "the file system of " << folder_.path() << " takes allocated blocks for data";
+  store_.reset();
+  fs::remove_all(data());
+  engine_options settings = options();
+  settings.extent_file_bytes = kFileBytes;
+  {
+    auto opened = engine::open(settings);
+    ASSERT_TRUE(opened) << opened.error().message;
+    const auto pool = (*opened)->create_pool("p", {});
+    ASSERT_TRUE(pool);
+    ASSERT_TRUE((*opened)->put(pool->id, "large", as_bytes(std::string(1 << 20, 'x')), {}));
+  }
+  const std::uint64_t before = bytes_read();
+  ASSERT_GT(before, 0u);
+  const auto done = backup_folder(data(), other());
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_LT(bytes_read() - before, kFileBytes / 4);
+}
+
 // A backup that fails removes what it has copied. Until the last of it is gone, the mark says that it is no store.
 TEST_F(SpecialFiles, TheMarkOfAnUnfinishedCopyGoesLast) {
   fill_and_stop();
@@ -91,10 +131,10 @@ TEST_F(SpecialFiles, TheMarkOfAnUnfinishedCopyGoesLast) {
   std::vector<std::string> gone;
   alignas(inotify_event) char room[4096];
   for (ssize_t got; (got = ::read(events, room, sizeof room)) > 0;)
-    for (ssize_t at = 0; at < got;) {
-      const auto* const one = reinterpret_cast<const inotify_event*>(room + at);
+    for (ssize_t offset = 0; offset < got;) {
+      const auto* const one = reinterpret_cast<const inotify_event*>(room + offset);
       gone.emplace_back(one->name);
-      at += static_cast<ssize_t>(sizeof *one + one->len);
+      offset += static_cast<ssize_t>(sizeof *one + one->len);
     }
   ::close(events);
   EXPECT_GE(gone.size(), 3u);
