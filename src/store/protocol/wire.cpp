@@ -63,9 +63,17 @@ std::optional<path> path_of(std::string_view name) noexcept {
 
 namespace {
 
+// Requests whose key is the name of a pool. The server knows its limit (store::kMaxPoolNameBytes), and gets no frame of a
+// longer key.
+constexpr bool has_pool_name(opcode op) {
+  return op == opcode::pool_create || op == opcode::pool_open || op == opcode::pool_delete;
+}
+
 // `add_tail` appends the tail to `out`, where head and key are already.
 template <class AddTail>
 status encode_with(head header, std::string_view key, std::string& out, const AddTail& add_tail) {
+  if (key.size() > kMaxKeyBytes && has_pool_name(header.op))
+    return failure{EINVAL, format("a pool's name of %zu bytes: at most 255", key.size())};
   if (key.size() > kMaxKeyBytes)
     return failure{EMSGSIZE, format("a key of %zu bytes: at most %zu", key.size(), kMaxKeyBytes)};
   const std::size_t begin = out.size();

@@ -148,6 +148,13 @@ TEST(store_protocol, KeysAndTailsHaveLimits) {
   std::string out;
   EXPECT_TRUE(encode({}, std::string(kMaxKeyBytes, 'k'), {}, out));
   EXPECT_EQ(encode({}, std::string(kMaxKeyBytes + 1, 'k'), {}, out).code(), EMSGSIZE);
+  for (const opcode op : {opcode::pool_create, opcode::pool_open, opcode::pool_delete}) {
+    head request;
+    request.op = op;
+    const auto refused = encode(request, std::string(70000, 'p'), {}, out);
+    EXPECT_EQ(refused.code(), EINVAL);
+    EXPECT_NE(refused.error().message.find("a pool's name of 70000 bytes"), std::string::npos);
+  }
   tail fields;
   fields.text = std::string(kMaxTailBytes, 't');
   EXPECT_EQ(encode({}, "", fields, out).code(), EMSGSIZE);
