@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <new>
 #include <system_error>
@@ -34,6 +35,8 @@ std::string config_path_in(const std::vector<std::string>& arguments) {
 
 namespace {
 
+volatile std::sig_atomic_t reload_wanted = 0;
+
 int serve(const tools::invocation& call) {
   server_config config;
   config.spin_us = store_server::default_spin_us(std::thread::hardware_concurrency());
@@ -41,7 +44,7 @@ int serve(const tools::invocation& call) {
   if (!config_path.empty()) tools::must(store_server::read_config_file(config_path, config));
   bool print_schema = false, check_only = false;
   std::string etcd, admins, quotas;
-  config.quotas_file = config_path;
+  config.config_file = config_path;
   auto lease = static_cast<std::int64_t>(config.lease_s), repair = static_cast<std::int64_t>(config.repair_s);
   auto threads = static_cast<std::int64_t>(config.threads), spin = static_cast<std::int64_t>(config.spin_us);
   tools::command_parser parser(call, "Runs a store server on a directory until SIGTERM; requests in progress are completed");
@@ -110,7 +113,7 @@ int serve(const tools::invocation& call) {
   if (!admins.empty()) config.admins = tools::split_list(admins);
   if (!quotas.empty()) {
     config.quotas = tools::split_list(quotas);
-    config.quotas_file.clear();  // the command line's hold
+    config.quotas_from_file = false;
   }
   if (!etcd.empty()) config.cluster = tools::split_list(etcd);
   config.spin_us = static_cast<std::uint64_t>(spin);
@@ -121,8 +124,11 @@ int serve(const tools::invocation& call) {
   }
   // The reader of standard error may end before the store does (`serve 2>&1 | head`): a line is lost then, not the store.
   std::signal(SIGPIPE, SIG_IGN);
+  // A manager of logs may tell every store to reopen its log, also one that still recovers: the signal would end it.
+  std::signal(SIGHUP, [](int) { reload_wanted = 1; });
   const auto server = tools::must(store_server::server::open(config));
   server->stop_on_signals();
+  if (reload_wanted != 0) server->reload();
   std::string addresses = format("store %s: socket %s, TCP %s\n", config.data.c_str(),
                                  server->socket_path().empty() ? "none" : server->socket_path().c_str(),
                                  server->tcp_endpoint().empty() ? "none" : server->tcp_endpoint().c_str());

@@ -31,6 +31,9 @@
 
 namespace pl::store {
 
+// What engine_options::key_memory_bytes of 0 stands for: a quarter of the memory that this process may use.
+std::uint64_t default_key_memory_bytes();
+
 class disk;          // disk.hpp: the files that the engine uses; tests put a recorder or a fault injector there
 class value_reader;  // value_stream.hpp
 class value_writer;

@@ -259,7 +259,6 @@ class engine::impl {
   result<value_ref> copy_in_place(const pool_state& pool, const std::string& full, const value& source, deadline_t deadline);
 };
 
-std::uint64_t default_key_memory_bytes();
 status check_request(const request_key& request);
 // EDQUOT if the value alone is longer than its pool's quota.
 status check_pool_quota(const pool_state& pool, std::uint64_t length_bytes);

@@ -2,30 +2,19 @@
 // Memory that keys take beside their values: a table entry for each key whose value is volatile or in memory. Values of
 // no bytes take nothing from the arena, and a spilled volatile value keeps its key in memory, so keys have a limit of
 // their own.
-#include <sys/sysinfo.h>
-
 #include <cerrno>
-#include <fstream>
 
+#include "base/memory_limit.hpp"
 #include "base/text.hpp"
 #include "store/engine/engine_impl.hpp"
 #include "store/engine/record.hpp"
 
 namespace pl::store {
-namespace {
-
-// Memory of this machine, or the limit of the container.
-std::uint64_t memory_of_machine() {
-  struct sysinfo now {};
-  std::uint64_t bytes = ::sysinfo(&now) == 0 ? std::uint64_t{now.totalram} * now.mem_unit : std::uint64_t{4} << 30;
-  std::uint64_t limit = 0;
-  if (std::ifstream file("/sys/fs/cgroup/memory.max"); file >> limit && limit != 0) bytes = std::min(bytes, limit);
-  return bytes;
+std::uint64_t default_key_memory_bytes() {
+  constexpr std::uint64_t kUnknown = std::uint64_t{4} << 30;
+  const std::uint64_t bytes = usable_memory().bytes;
+  return (bytes == UINT64_MAX ? kUnknown : bytes) / 4;
 }
-
-}  // namespace
-
-std::uint64_t default_key_memory_bytes() { return memory_of_machine() / 4; }
 
 status engine::impl::make_key_room(const commit_unit& unit) {
   const std::uint64_t limit = options.key_memory_bytes;

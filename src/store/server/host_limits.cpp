@@ -72,6 +72,39 @@ status check_address_space(const server_config& config) {
   return {};
 }
 
+// The memory tier is memory of the kernel that it takes as it is used: a tier that is too large ends the store, or others,
+// when it has filled up.
+std::string memory_warning(const server_config& config, const memory_limit& limit) {
+  const std::uint64_t keys = config.key_memory_bytes != 0 ? config.key_memory_bytes : store::default_key_memory_bytes();
+  if (config.arena_bytes <= limit.bytes && keys <= limit.bytes - config.arena_bytes) return {};
+  return format(
+      "the memory tier may grow to %s (--arena, arena_bytes) and the keys to %s (key_memory_bytes), and %s is %s: "
+      "the kernel may kill the store",
+      format_size(config.arena_bytes).c_str(), format_size(keys).c_str(), limit.source.c_str(),
+      format_size(limit.bytes).c_str());
+}
+
+// A file that the store's user may not read is no damage, and must not be taken for missing.
+status check_readable(const std::string& path) {
+  const auto refused = [](const std::string& name, int code) {
+    return failure{code,
+                   format("data directory: %s: %s: all of it must be the store's user's (chown -R), or run the store as "
+                          "the user that made it",
+                          name.c_str(), errno_text(code).c_str())};
+  };
+  std::vector<std::string> names;
+  for (const char* const one : {"/lock", "/commit.mark", "/manifest.copy", "/cluster.json"}) names.push_back(path + one);
+  for (const std::string& folder : {path, path + "/index", path + "/extents"}) {
+    if (access(folder.c_str(), R_OK | X_OK) != 0 && errno == EACCES) return refused(folder, EACCES);
+    std::error_code error;
+    if (folder != path)  // which may also hold a file system's lost+found
+      for (const auto& one : std::filesystem::directory_iterator(folder, error)) names.push_back(one.path().string());
+  }
+  for (const std::string& name : names)
+    if (access(name.c_str(), R_OK) != 0 && errno == EACCES) return refused(name, EACCES);
+  return {};
+}
+
 // Makes the folder the store's own, with a mode that keeps other users out. Refuses a folder of another user.
 status check_data_folder(const std::string& path) {
   struct stat about {};
@@ -81,6 +114,7 @@ status check_data_folder(const std::string& path) {
   }
   if (!S_ISDIR(about.st_mode)) return failure{ENOTDIR, format("data directory %s is not a directory", path.c_str())};
   if (auto whole = store::need_finished(path); !whole) return whole;
+  if (auto readable = check_readable(path); !readable) return readable;
   std::error_code error;
   if (std::filesystem::exists(path + "/index/CURRENT", error)) return {};
   if (std::filesystem::exists(path + "/commit.mark", error))

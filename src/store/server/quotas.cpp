@@ -6,10 +6,8 @@
 #include <optional>
 #include <set>
 
-#include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "store/server/access.hpp"
-#include "store/server/server_config.hpp"
 
 namespace pl::store_server {
 namespace {
@@ -72,15 +70,6 @@ result<std::vector<store::owner_quota>> parse_quotas(const std::vector<std::stri
     out.push_back(*std::move(one));
   }
   return out;
-}
-
-result<std::vector<store::owner_quota>> read_quotas(const std::string& config_file) {
-  server_config next;
-  // The server goes on serving meanwhile, and reading a pipe would wait for whoever writes it.
-  if (status regular = need_regular_file(config_file); !regular)
-    return failure{regular.code(), "config file " + config_file + ": " + regular.error().message};
-  if (auto done = read_config_file(config_file, next); !done) return done.error();
-  return parse_quotas(next.quotas);
 }
 
 quotas::quotas(store::engine& counts, std::vector<store::owner_quota> first) : engine_(counts) {

@@ -17,9 +17,6 @@ namespace pl::store_server {
 // every principal without a line of its own. EINVAL names the line.
 result<std::vector<store::owner_quota>> parse_quotas(const std::vector<std::string>& lines);
 
-// The quotas of a config file, all of which must be valid.
-result<std::vector<store::owner_quota>> read_quotas(const std::string& config_file);
-
 // The quotas of one server. Thread-safe.
 class quotas {
  public:

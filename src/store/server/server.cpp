@@ -218,7 +218,7 @@ struct server::state {
   bool has_descriptors(int newest);
   void serve_scrape(tcp::socket peer);
   void reload();
-  void reload_quotas();
+  void reload_settings();
   void await_reload();
   void begin_stop();
   void end_when_empty();
@@ -278,6 +278,9 @@ status server::state::open_engine() {
   }
   if (!opened) return opened.error();
   if (config.read_only) log.write(event_log::level::info, "read_only", {{"data", config.data}});
+  if (const std::string why = memory_warning(config, usable_memory()); !why.empty())
+    log.write(event_log::level::warn, "memory",
+              {{"why", why}, {"next", "a smaller --arena or key_memory_bytes, or a higher limit"}});
   engine = *std::move(opened);
   return {};
 }
@@ -439,13 +442,25 @@ void server::state::serve_scrape(tcp::socket peer) {
   });
 }
 
-// A file that is unreadable or invalid in any place changes nothing.
-void server::state::reload_quotas() {
-  if (config.quotas_file.empty()) return;
-  const auto next = read_quotas(config.quotas_file);
-  if (next) limits->set(*next);
-  log.write(next ? event_log::level::info : event_log::level::error, "quotas_reloaded",
-            {{"outcome", next ? format("%zu quotas", next->size()) : "the earlier ones stay: " + next.error().message}});
+// A file that is unreadable or invalid in any place changes nothing. Of its fields, only the quotas take effect.
+void server::state::reload_settings() {
+  if (config.config_file.empty()) return;
+  const auto next = read_config_again(config.config_file);
+  if (config.quotas_from_file) {
+    const auto lines = next ? parse_quotas(next->quotas) : next.error();
+    if (lines) limits->set(*lines);
+    log.write(
+        lines ? event_log::level::info : event_log::level::error, "quotas_reloaded",
+        {{"outcome", lines ? format("%zu quotas", lines->size()) : "the earlier ones stay: " + lines.error().message}});
+  } else if (!next) {
+    log.write(event_log::level::error, "settings_not_read", {{"why", next.error().message}});
+  }
+  server_config before;
+  if (!next || !read_config(config.config_text, before)) return;
+  if (config.quotas_from_file) before.quotas = next->quotas;
+  if (const std::string fields = changed_fields(before, *next); !fields.empty())
+    log.write(event_log::level::warn, "settings_kept",
+              {{"fields", fields}, {"why", "the store uses them as they were when it started"}, {"next", "restart it"}});
 }
 
 // New connections use the new certificates; open ones keep theirs.
@@ -453,7 +468,7 @@ void server::state::reload() {
   if (const status opened = log.reopen(); !opened)
     log.write(event_log::level::error, "log_not_reopened", {{"why", opened.error().message}});
   else log.write(event_log::level::info, "log_reopened", {{"log", config.log.empty() ? "standard error" : config.log}});
-  reload_quotas();
+  reload_settings();
   if (config.tls.certificate.empty()) return;
   auto made = make_tls_context(config.tls, true);
   if (made) tls = *std::move(made);

@@ -24,7 +24,7 @@ class server {
   status run();
   // May be called from any thread.
   void stop();
-  // Reads the TLS files again, for new connections, and server_config::quotas_file, for new puts. May be called from
+  // Reads the TLS files again, for new connections, and server_config::config_file, for new puts. May be called from
   // any thread.
   void reload();
   // Makes SIGTERM and SIGINT end run(), and SIGHUP call reload().

@@ -14,6 +14,7 @@
 #include <variant>
 
 #include "base/cpu_share.hpp"
+#include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "base/utf8.hpp"
 #include "base/whole_file.hpp"
@@ -198,6 +199,18 @@ struct assign {
   }
 };
 
+struct differ {
+  const server_config &before, &now;
+
+  bool operator()(const number& field) const { return before.*field.member != now.*field.member; }
+  bool operator()(std::string tls_files::*member) const { return before.tls.*member != now.tls.*member; }
+  bool operator()(std::string etcd_tls::*member) const { return before.cluster_tls.*member != now.cluster_tls.*member; }
+  template <class T>
+  bool operator()(T server_config::*member) const {
+    return before.*member != now.*member;
+  }
+};
+
 // Keeps the fields in their order, so that the schema reads like the table above.
 using schema = nlohmann::ordered_json;
 
@@ -289,7 +302,24 @@ status read_config_file(const std::string& path, server_config& parsed) {
   if (text->empty())
     return failure{EINVAL, "config file " + path + " is empty: write a JSON object, whose fields --print-schema lists"};
   if (auto done = read_config(*text, parsed); !done) return failure{done.code(), path + ": " + done.error().message};
+  parsed.config_text = *text;
   return {};
+}
+
+// The server goes on serving meanwhile, and reading a pipe would wait for whoever writes it.
+result<server_config> read_config_again(const std::string& path) {
+  server_config next;
+  if (status regular = need_regular_file(path); !regular)
+    return failure{regular.code(), "config file " + path + ": " + regular.error().message};
+  if (auto done = read_config_file(path, next); !done) return done.error();
+  return next;
+}
+
+std::string changed_fields(const server_config& before, const server_config& now) {
+  std::string out;
+  for (const auto& one : kFields)
+    if (std::visit(differ{before, now}, one.destination)) out += (out.empty() ? "" : ", ") + std::string(one.name);
+  return out;
 }
 
 result<unsigned> parse_socket_mode(const std::string& text) {

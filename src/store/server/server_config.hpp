@@ -26,7 +26,10 @@ struct server_config {
   std::vector<std::string> admins, mappers;  // principals (access.hpp); empty: the defaults
   std::vector<std::string> map_readers;
   std::vector<std::string> quotas;  // of principals (quotas.hpp); empty: no quotas
-  std::string quotas_file;      // the file that reload() reads the quotas from; empty: they stay. Not a field of the file.
+  // Not fields of the file: where reload() reads it again (empty: there is none), what read_config_file() has read, and
+  // whether the quotas come from there.
+  std::string config_file, config_text;
+  bool quotas_from_file = true;
   std::string ucx = "auto";     // large values by UCX: off; auto: if RDMA connects server and client; on: any transport
   bool gpu_direct = true;       // the server moves device memory of local clients with its own DMA channels
   bool ucx_beside_tls = false;  // also for TLS connections, although UCX does not encrypt
@@ -75,8 +78,12 @@ struct server_config {
 
 // Replaces fields of `parsed` by those of `text` (a JSON object). EINVAL names the field and its valid values.
 status read_config(const std::string& text, server_config& parsed);
-// The same of a file, which the failure names as well.
+// The same of a file, which the failure names as well. Keeps its text in config_text.
 status read_config_file(const std::string& path, server_config& parsed);
+// What a server that is serving reads at a reload: defaults, and the fields of the file, which must be a regular one.
+result<server_config> read_config_again(const std::string& path);
+// The names of the fields in which the two differ, as "data, threads"; empty if there are none.
+std::string changed_fields(const server_config& before, const server_config& now);
 // Checks what concerns several fields: TLS files that belong together, listeners that need them.
 status check(const server_config& config);
 // Whether "HOST:PORT" is on the loopback interface: one of its addresses, or localhost.

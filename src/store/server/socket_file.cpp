@@ -12,6 +12,9 @@
 namespace pl::store_server {
 namespace {
 
+constexpr const char* kNextPath =
+    ": name a path in a folder that the server's user may write with --socket (the field \"socket\")";
+
 result<gid_t> group_of(const std::string& name) {
   if (const auto number = parse_integer(name); number && *number >= 0) return static_cast<gid_t>(*number);
   errno = 0;
@@ -57,7 +60,9 @@ result<std::unique_ptr<socket_file>> socket_file::listen(asio::io_context& home,
   struct stat info {};
   if (lstat(path.c_str(), &info) == 0) {
     if (!S_ISSOCK(info.st_mode)) return failure{EEXIST, format("%s exists and is not a socket", path.c_str())};
-    unlink(path.c_str());
+    if (unlink(path.c_str()) != 0)
+      return failure{errno, format("replacing %s, the socket of a server that is gone: %s%s", path.c_str(),
+                                   errno_text(errno).c_str(), kNextPath)};
   }
   std::unique_ptr<socket_file> out(new socket_file(home, path));
   std::error_code error;
@@ -77,7 +82,9 @@ result<std::unique_ptr<socket_file>> socket_file::listen(asio::io_context& home,
   if (!error) out->acceptor.listen(asio::socket_base::max_listen_connections, error);
   if (!error) return out;
   const bool takes_no_file = error.value() == ENOSPC || error.value() == EROFS;
-  const char* const next = takes_no_file ? ": name a path on another file system with --socket (the field \"socket\")" : "";
+  const char* const next = takes_no_file ? ": name a path on another file system with --socket (the field \"socket\")"
+                           : error.value() == EADDRINUSE ? ""
+                                                         : kNextPath;
   return failure{error.value(), format("listening on %s: %s%s", path.c_str(), errno_text(error.value()).c_str(), next)};
 }
 

@@ -327,6 +327,106 @@ TEST_F(store_process, AFifoInPlaceOfASettingsFileIsNotWaitedFor) {
   EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << state;
 }
 
+// Signals that arrive while the store recovers do not end it.
+TEST_F(store_process, AReloadBeforeItServesIsMadeUpFor) {
+  start({"--log", folder_ + "/log"});
+  ASSERT_TRUE(soon([&] { return std::filesystem::exists(data_ + "/lock"); }, 30)) << said();
+  kill(pid_, SIGHUP);
+  ASSERT_TRUE(serves()) << said();
+  const auto is_reloaded = [&] {
+    std::ifstream file(folder_ + "/log");
+    return std::string(std::istreambuf_iterator<char>(file), {}).find("log_reopened") != std::string::npos;
+  };
+  EXPECT_TRUE(soon(is_reloaded, 30));
+}
+
+TEST_F(store_process, AReloadSaysWhichChangedSettingsWaitForARestart) {
+  const auto config = [&](const std::string& text) { std::ofstream(folder_ + "/config") << text; };
+  config(R"({"quotas": ["* bytes=1G"], "threads": 1})");
+  start({"--config", folder_ + "/config"});
+  ASSERT_TRUE(serves()) << said();
+  const auto is_said = [&](const std::string& text) {
+    kill(pid_, SIGHUP);
+    return soon([&] { return said().find(text) != std::string::npos; }, 30);
+  };
+  EXPECT_TRUE(is_said("1 quotas")) << said();
+  EXPECT_EQ(said().find("settings_kept"), std::string::npos) << said();
+  config(R"({"quotas": ["* bytes=2G"], "threads": 2, "arena_bytes": 134217728, "admins": ["tcp"], "tls_key": "/key"})");
+  EXPECT_TRUE(is_said(R"("event":"settings_kept","fields":"tls_key, admins, threads, arena_bytes")")) << said();
+  end(SIGTERM);
+  // Quotas of the command line stay, whatever the file says.
+  start({"--config", folder_ + "/config", "--quotas", "* keys=7", "--log", folder_ + "/log", "--insecure"});
+  const int state = wait();
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 1) << said();  // a key alone
+  config(R"({"threads": 1})");
+  start({"--config", folder_ + "/config", "--quotas", "* keys=7"});
+  ASSERT_TRUE(serves()) << said();
+  config(R"({"threads": 1, "quotas": ["* keys=1"]})");
+  EXPECT_TRUE(is_said(R"("fields":"quotas")")) << said();
+  config("{");
+  EXPECT_TRUE(is_said("settings_not_read")) << said();
+}
+
+// Root may read and write everything, so a test of root serves as another user.
+class store_process_of_nobody : public store_process {
+ protected:
+  static constexpr uid_t kNobody = 65534;
+  void SetUp() override {
+    store_process::SetUp();
+    std::filesystem::create_directory(data_);
+    std::filesystem::permissions(folder_, std::filesystem::perms(0755));
+    if (geteuid() == 0) { ASSERT_EQ(chown(data_.c_str(), kNobody, kNobody), 0); }
+  }
+  void TearDown() override {
+    std::filesystem::permissions(folder_, std::filesystem::perms(0755));
+    std::filesystem::permissions(data_ + "/index", std::filesystem::perms(0755));
+    store_process::TearDown();
+  }
+  void start_as_nobody(const std::vector<std::string>& more) {
+    start(more, [] {
+      if (geteuid() == 0 && (setgid(kNobody) != 0 || setuid(kNobody) != 0)) _exit(126);
+    });
+  }
+  void expect_refusal(const std::string& text) {
+    const int state = wait();
+    EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 1) << state;
+    EXPECT_NE(said().find(text), std::string::npos) << said();
+  }
+};
+
+TEST_F(store_process_of_nobody, WhatItMayNotReadIsNotCalledDamage) {
+  start_as_nobody({});
+  ASSERT_TRUE(serves()) << said();
+  end(SIGTERM);
+  for (const char* const name : {"/index", "/index/CURRENT", "/extents", "/commit.mark"}) {
+    const auto before = std::filesystem::status(data_ + name).permissions();
+    std::filesystem::permissions(data_ + name, std::filesystem::perms::none);
+    std::filesystem::remove(folder_ + "/said");
+    start_as_nobody({});
+    expect_refusal(data_ + name + ": EACCES (Permission denied): all of it must be the store's user's");
+    std::filesystem::permissions(data_ + name, before);
+  }
+  start_as_nobody({});
+  EXPECT_TRUE(serves()) << said();
+}
+
+TEST_F(store_process_of_nobody, ASocketThatCannotBePutThereIsNamed) {
+  const std::string stale = folder_ + "/stale";
+  const int one = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  stale.copy(address.sun_path, sizeof address.sun_path - 1);
+  ASSERT_EQ(bind(one, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  close(one);
+  std::filesystem::permissions(folder_, std::filesystem::perms(0555));
+  start_as_nobody({"--socket", stale});
+  expect_refusal("replacing " + stale + ", the socket of a server that is gone: EACCES");
+  start_as_nobody({"--socket", folder_ + "/fresh"});
+  expect_refusal("EACCES (Permission denied): name a path in a folder that the server's user may write with --socket");
+  start_as_nobody({"--socket", folder_ + "/none/fresh"});
+  expect_refusal("ENOENT (No such file or directory): name a path in a folder");
+}
+
 // The first store writes nothing where its folder was, and leaves the socket of the next one.
 TEST_F(store_process, AFolderThatIsMovedAwayIsNotSharedWithTheNextStore) {
   start({});
@@ -345,6 +445,18 @@ TEST_F(store_process, AFolderThatIsMovedAwayIsNotSharedWithTheNextStore) {
   EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) != 0) << state;
   EXPECT_TRUE(serves()) << "its socket is gone: " << said();
   EXPECT_FALSE(std::filesystem::exists(data_ + "/manifest.copy")) << "the first one's";
+}
+
+TEST_F(store_process, MoreMemoryThanThereIsIsWarnedOf) {
+  start({});
+  ASSERT_TRUE(serves()) << said();
+  EXPECT_EQ(said().find(R"("event":"memory")"), std::string::npos) << said();
+  end(SIGTERM);
+  std::ofstream(folder_ + "/config") << R"({"key_memory_bytes": 1152921504606846976})";
+  start({"--config", folder_ + "/config"});
+  ASSERT_TRUE(serves()) << said();
+  EXPECT_NE(said().find(R"("event":"memory","why":"the memory tier may grow to 64 MiB (--arena)"), std::string::npos)
+      << said();
 }
 
 TEST_F(store_process, TooLittleStackIsAnErrorThatSaysSo) {

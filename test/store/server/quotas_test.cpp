@@ -192,8 +192,8 @@ TEST(store_quotas, ARepeatedPutIsNotRefused) {
 
 TEST(store_quotas, AreReadAgainAtAReload) {
   store_rig rig;
-  rig.config.quotas_file = rig.directory() + "/config.json";
-  const auto write = [&](const char* text) { std::ofstream(rig.config.quotas_file) << text; };
+  rig.config.config_file = rig.directory() + "/config.json";
+  const auto write = [&](const char* text) { std::ofstream(rig.config.config_file) << text; };
   write("{}");
   rig.start();
   const auto store = store_rig::open(rig.over_unix());

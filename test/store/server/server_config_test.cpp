@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "store/server/host_limits.hpp"
+
 namespace pl::store_test {
 namespace {
 
@@ -233,6 +235,17 @@ TEST(store_config, DocumentedSchemaIsThePrograms) {
   text << file.rdbuf();
   EXPECT_EQ(text.str(), store_server::config_schema())
       << "write it anew: peerlane store serve --print-schema > docs/schema/store-config.json";
+}
+
+TEST(store_config, ATierThatTheGroupDoesNotGiveIsNamedWithBothFigures) {
+  store_server::server_config config;
+  config.arena_bytes = std::uint64_t{1} << 30;
+  config.key_memory_bytes = std::uint64_t{256} << 20;
+  EXPECT_EQ(store_server::memory_warning(config, {std::uint64_t{1280} << 20, "/group/memory.max"}), "");
+  const std::string said = store_server::memory_warning(config, {std::uint64_t{1279} << 20, "/group/memory.max"});
+  for (const char* const part : {"1 GiB (--arena", "256 MiB (key_memory_bytes)", "/group/memory.max is 1279 MiB"})
+    EXPECT_NE(said.find(part), std::string::npos) << said;
+  EXPECT_NE(store_server::memory_warning(config, {std::uint64_t{512} << 20, "the machine's memory"}), "");
 }
 
 }  // namespace
