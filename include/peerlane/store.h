@@ -87,7 +87,7 @@ enum peerlane_store_eviction {
 #define PEERLANE_STORE_NO_RECONNECT 4u /**< A broken connection ends operations with ECONNRESET. Not for clusters. */
 #define PEERLANE_STORE_ONE_SERVER 8u   /**< In a cluster, use only this server; keys of other servers get EREMOTE. */
 
-/** In every field, zero means the default. */
+/** In every field but struct_bytes, zero means the default. */
 struct peerlane_store_options {
   size_t struct_bytes;         /**< sizeof(struct peerlane_store_options). Fields beyond this size are not read. */
   const char* socket;          /**< Path of the store's unix socket. Set this or `endpoint`. */
@@ -141,7 +141,7 @@ void peerlane_store_interrupt_by(int (*asks)(void* context), void* context);
 
 /* ---- Pools ----------------------------------------------------------------------------------------------------------- */
 
-/** In every field, zero means the default. */
+/** In every field but struct_bytes, zero means the default. */
 struct peerlane_pool_options {
   size_t struct_bytes;         /**< sizeof(struct peerlane_pool_options). */
   uint64_t quota_bytes;        /**< Most bytes in the pool; 0: no quota. */
@@ -179,7 +179,7 @@ int peerlane_store_sync(peerlane_store_t store, peerlane_pool_t pool);
 
 /* ---- Values ---------------------------------------------------------------------------------------------------------- */
 
-/** In every field, zero means the default. */
+/** In every field but struct_bytes, zero means the default. */
 struct peerlane_put_options {
   size_t struct_bytes;       /**< sizeof(struct peerlane_put_options). */
   uint32_t durability;       /**< enum peerlane_store_durability. */
@@ -195,7 +195,7 @@ struct peerlane_put_options {
   uint64_t ttl_ms; /**< Time to live in a cache, in ms; 0: that of the pool. EINVAL in a pool that is not a cache. */
 };
 
-/** In every field, zero means the default. */
+/** In every field but struct_bytes, zero means the default. */
 struct peerlane_get_options {
   size_t struct_bytes;   /**< sizeof(struct peerlane_get_options). */
   uint64_t offset_bytes; /**< First byte of the value to read. */
@@ -325,7 +325,7 @@ int peerlane_store_begin(peerlane_store_t store, const struct peerlane_store_ite
 
 /* ---- Many keys at once ----------------------------------------------------------------------------------------------- */
 
-/** In every field, zero means the default. */
+/** In every field but struct_bytes, zero means the default. */
 struct peerlane_batch_options {
   size_t struct_bytes; /**< sizeof(struct peerlane_batch_options). */
   int64_t timeout_ms;  /**< In ms; 0: the timeout of the store; negative: no limit. */
@@ -360,7 +360,7 @@ int peerlane_store_batch(peerlane_store_t store, const struct peerlane_store_ite
 int peerlane_store_erase_prefix(peerlane_store_t store, peerlane_pool_t pool, const void* prefix, size_t prefix_size_bytes,
                                 uint64_t* erased);
 
-/** In every field, zero means the default. */
+/** In every field but struct_bytes, zero means the default. */
 struct peerlane_scan_options {
   size_t struct_bytes; /**< sizeof(struct peerlane_scan_options). */
   const void* prefix;  /**< Visits only keys with this prefix; NULL: all keys. */
@@ -404,7 +404,7 @@ struct peerlane_watch_event {
   uint64_t lost; /**< PEERLANE_CHANGE_LOST: number of lost changes; 0: unknown, after a reconnection or server restart. */
 };
 
-/** In every field, zero means the default. */
+/** In every field but struct_bytes, zero means the default. */
 struct peerlane_watch_options {
   size_t struct_bytes; /**< sizeof(struct peerlane_watch_options). */
   const void* prefix;  /**< Watches only keys with this prefix; NULL: all keys. */

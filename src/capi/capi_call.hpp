@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 
@@ -15,6 +16,9 @@
 #define PL_NO_EXCEPTIONS                                                            \
   catch (const std::bad_alloc&) {                                                   \
     return pl::fail(ENOMEM, "memory is exhausted: nothing was changed");            \
+  }                                                                                 \
+  catch (const std::length_error&) {                                                \
+    return pl::fail(EINVAL, "a size or a count is larger than any memory");         \
   }                                                                                 \
   catch (const std::system_error& reason) {                                         \
     return pl::fail(reason.code().value() != 0 ? reason.code().value() : EAGAIN,    \

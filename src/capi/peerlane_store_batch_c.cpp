@@ -2,6 +2,7 @@
 // The store's C interface for many keys at once. The contract is in peerlane/store.h.
 #include <peerlane/store.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "capi/errno_guard.hpp"
@@ -126,7 +127,10 @@ PL_EXPORT int peerlane_store_batch(peerlane_store_t store, const peerlane_store_
     if (!one) return fail(stores::instance().missing());
     if (count == 0) return 0;
     if (items == nullptr || infos == nullptr) return fail(EINVAL, kNullPointer);
+    if (const auto fine = pl::check_count(count); !fine) return fail(fine.error());
+    if (const auto sized = pl::check_size(given); !sized) return fail(sized.error());
     const auto options = pl::taken(given);
+    if (options.reserved != 0) return fail(EINVAL, "options->reserved must be 0");
     if (items->request < PEERLANE_STORE_PUT || items->request > PEERLANE_STORE_EXISTS)
       return fail(EINVAL, "unknown request: PEERLANE_STORE_PUT, _GET, _ERASE or _EXISTS");
     const bool changes = items->request == PEERLANE_STORE_PUT || items->request == PEERLANE_STORE_ERASE;
@@ -162,7 +166,7 @@ PL_EXPORT int peerlane_store_erase_prefix(peerlane_store_t store, peerlane_pool_
   try {
     const auto one = stores::instance().find(store);
     if (!one) return fail(stores::instance().missing());
-    if (prefix == nullptr) return fail(EINVAL, kNullPointer);
+    if (const auto fine = pl::check_key(prefix, prefix_size_bytes); !fine) return fail(fine.error());
     const auto text = pl::key_of(prefix, prefix_size_bytes);
     const reply got = one->cluster ? one->cluster->erase_prefix(pool, text) : one->store->erase_prefix(pool, text);
     if (erased != nullptr && got.status == 0) *erased = got.result.value_bytes;
@@ -178,7 +182,10 @@ PL_EXPORT int peerlane_store_scan(peerlane_store_t store, peerlane_pool_t pool, 
     const auto one = stores::instance().find(store);
     if (!one) return fail(stores::instance().missing());
     if (each == nullptr) return fail(EINVAL, kNullPointer);
+    if (const auto sized = pl::check_size(given); !sized) return fail(sized.error());
     const auto options = pl::taken(given);
+    if (std::max(options.prefix_size_bytes, options.after_size_bytes) > wire::kMaxTailBytes)
+      return fail(EMSGSIZE, "keys and prefixes have at most 4096 bytes");
     const bool has_null = (options.prefix == nullptr && options.prefix_size_bytes != 0) ||
                           (options.after == nullptr && options.after_size_bytes != 0);
     if (has_null) return fail(EINVAL, kNullPointer);

@@ -13,12 +13,14 @@
 namespace {
 
 using pl::check_item;
+using pl::check_key;
+using pl::check_options;
+using pl::check_size;
 using pl::fail;
 using pl::get_request_of;
 using pl::given_level;
 using pl::kDead;
 using pl::key_of;
-using pl::known;
 using pl::kNullPointer;
 using pl::limit_of;
 using pl::make_item;
@@ -68,13 +70,21 @@ int ended(const pl::store_client::reply& got, peerlane_op_info* out) {
   return got.status == 0 ? 0 : fail(got.status, got.text.c_str());
 }
 
+int refused(const pl::failure& reason, peerlane_op_info* out) {
+  peerlane_op_info info;
+  peerlane_op_info_clear(&info);
+  info.error = reason.code;
+  pl::write_info(info, out);
+  return fail(reason);
+}
+
 // Runs the operation of `make` on a client, or that of `ask` on a cluster, if the store is open.
 template <class Make, class Ask>
 int run(peerlane_store_t handle, peerlane_op_info* info, const Make& make, const Ask& ask) {
   const pl::errno_guard keep;
   try {
     const auto one = stores::instance().find(handle);
-    if (!one) return fail(stores::instance().missing());
+    if (!one) return refused(stores::instance().missing(), info);
     if (one->cluster) return ended(ask(*one->cluster), info);
     return ended(one->store->run(make(*one->store)), info);
   }
@@ -106,6 +116,21 @@ pl::store_client::address address_of(const peerlane_store_options& options) {
   return out;
 }
 
+pl::status check_open(const peerlane_store_options* given) {
+  if (auto sized = check_size(given); !sized) return sized;
+  const auto options = taken(given);
+  constexpr std::uint32_t kFlags =
+      PEERLANE_STORE_NO_SHM | PEERLANE_STORE_NO_GPU | PEERLANE_STORE_NO_RECONNECT | PEERLANE_STORE_ONE_SERVER;
+  constexpr std::uint32_t kNoPath = 2;  // between SHM_DIRECT and UNIX
+  if (options.require_path > PEERLANE_PATH_GPU_DIRECT || options.require_path == kNoPath)
+    return pl::failure{EINVAL, "unknown require_path"};
+  if ((options.flags & ~kFlags) != 0)
+    return pl::failure{EINVAL, pl::format("unknown flags 0x%x: PEERLANE_STORE_*", options.flags & ~kFlags)};
+  if (!text_or_empty(options.socket).empty() && !text_or_empty(options.endpoint).empty())
+    return pl::failure{EINVAL, "socket and endpoint are both given: give one of them"};
+  return {};
+}
+
 // Does the item synchronously.
 pl::store_client::reply do_item(const open_store& opened, const peerlane_store_item& item, const memory& buffer) {
   if (!opened.cluster) return opened.store->run(make_item(*opened.store, item, buffer));
@@ -131,10 +156,10 @@ int run(peerlane_store_t handle, peerlane_op_info* info, const peerlane_store_it
   const pl::errno_guard keep;
   try {
     const auto one = stores::instance().find(handle);
-    if (!one) return fail(stores::instance().missing());
-    if (const auto fine = check_item(item); !fine) return fail(fine.error());
+    if (!one) return refused(stores::instance().missing(), info);
+    if (const auto fine = check_item(item); !fine) return refused(fine.error(), info);
     const auto buffer = one->classify(item.value);
-    if (!buffer) return fail(buffer.error());
+    if (!buffer) return refused(buffer.error(), info);
     return ended(do_item(*one, item, *buffer), info);
   }
   PL_NO_EXCEPTIONS
@@ -215,8 +240,8 @@ PL_EXPORT int peerlane_store_open(const peerlane_store_options* given, peerlane_
   const pl::errno_guard keep;
   try {
     if (store == nullptr) return fail(EINVAL, kNullPointer);
+    if (const auto fine = check_open(given); !fine) return fail(fine.error());
     const auto options = taken(given);
-    if (options.require_path > PEERLANE_PATH_GPU_DIRECT) return fail(EINVAL, "unknown require_path");
     auto made = std::make_shared<open_store>();
     pl::store_client::client_options settings;
     settings.server = address_of(options);
@@ -260,9 +285,11 @@ PL_EXPORT int peerlane_store_create_pool(peerlane_store_t store, const char* nam
     const auto one = stores::instance().find(store);
     if (!one) return fail(stores::instance().missing());
     if (name == nullptr || pool == nullptr) return fail(EINVAL, kNullPointer);
+    if (const auto sized = check_size(given); !sized) return fail(sized.error());
     const auto options = taken(given);
     const auto level = given_level(options.durability);
     if (!level) return fail(EINVAL, "unknown durability");
+    if (options.reserved != 0) return fail(EINVAL, "options->reserved must be 0");
     wire::pool_settings settings;
     settings.size_bytes = options.quota_bytes;
     settings.max_keys = options.quota_keys;
@@ -336,7 +363,7 @@ PL_EXPORT int peerlane_store_erase(peerlane_store_t store, peerlane_pool_t pool,
 
 PL_EXPORT int peerlane_store_stat(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_size_bytes,
                                   peerlane_op_info* info) {
-  if (key == nullptr) return fail(EINVAL, kNullPointer);
+  if (const auto fine = check_key(key, key_size_bytes); !fine) return refused(fine.error(), info);
   return run(
       store, info,
       [&](client& connection) { return connection.make_plain(wire::opcode::stat, pool, key_of(key, key_size_bytes)); },
@@ -405,10 +432,10 @@ PL_EXPORT int peerlane_store_release_memory(peerlane_store_memory_t handle) {
 PL_EXPORT int peerlane_store_put_registered(peerlane_store_t store, peerlane_pool_t pool, const void* key,
                                             size_t key_size_bytes, peerlane_store_memory_t handle, size_t offset_bytes,
                                             size_t size_bytes, const peerlane_put_options* options, peerlane_op_info* info) {
-  if (key == nullptr) return fail(EINVAL, kNullPointer);
-  if (!known(options)) return fail(EINVAL, "unknown durability or condition");
+  if (const auto fine = check_key(key, key_size_bytes); !fine) return refused(fine.error(), info);
+  if (const auto fine = check_options(options); !fine) return refused(fine.error(), info);
   const auto part = busy_part::take(store, handle, offset_bytes, size_bytes);
-  if (!part) return fail(part.error());
+  if (!part) return refused(part.error(), info);
   return run(
       store, info,
       [&](client& connection) {
@@ -420,9 +447,10 @@ PL_EXPORT int peerlane_store_put_registered(peerlane_store_t store, peerlane_poo
 PL_EXPORT int peerlane_store_get_registered(peerlane_store_t store, peerlane_pool_t pool, const void* key,
                                             size_t key_size_bytes, peerlane_store_memory_t handle, size_t offset_bytes,
                                             size_t size_bytes, const peerlane_get_options* options, peerlane_op_info* info) {
-  if (key == nullptr) return fail(EINVAL, kNullPointer);
+  if (const auto fine = check_key(key, key_size_bytes); !fine) return refused(fine.error(), info);
+  if (const auto sized = check_size(options); !sized) return refused(sized.error(), info);
   const auto part = busy_part::take(store, handle, offset_bytes, size_bytes);
-  if (!part) return fail(part.error());
+  if (!part) return refused(part.error(), info);
   return run(
       store, info,
       [&](client& connection) {
@@ -441,6 +469,7 @@ PL_EXPORT int peerlane_store_begin(peerlane_store_t store, const peerlane_store_
     const auto one = stores::instance().find(store);
     if (!one) return fail(stores::instance().missing());
     if (count > 0 && (items == nullptr || ops == nullptr)) return fail(EINVAL, kNullPointer);
+    if (const auto fine = pl::check_count(count); !fine) return fail(fine.error());
     std::vector<operation_ptr> plain;
     std::vector<routed_ptr> routed;
     for (std::size_t i = 0; i < count; ++i) {

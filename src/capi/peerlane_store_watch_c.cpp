@@ -82,7 +82,9 @@ PL_EXPORT int peerlane_store_watch_open(peerlane_store_t store, peerlane_pool_t 
     const auto one = stores::instance().find(store);
     if (!one) return fail(stores::instance().missing());
     if (out == nullptr) return fail(EINVAL, kNullPointer);
+    if (const auto sized = pl::check_size(given); !sized) return fail(sized.error());
     const auto options = pl::taken(given);
+    if (options.reserved != 0) return fail(EINVAL, "options->reserved must be 0");
     if (options.prefix == nullptr && options.prefix_size_bytes != 0) return fail(EINVAL, kNullPointer);
     if (options.prefix_size_bytes > pl::store_protocol::kMaxKeyBytes)
       return fail(EINVAL, "keys and prefixes have at most 4096 bytes");

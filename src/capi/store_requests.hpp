@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/text.hpp"
 #include "capi/capi_call.hpp"
 #include "store/client/client.hpp"
 
@@ -23,6 +24,13 @@ Options taken(const Options* given) {
   Options out{};
   if (given != nullptr) std::memcpy(&out, given, std::min(given->struct_bytes, sizeof out));
   return out;
+}
+
+// A struct of a caller that has not set its size would be taken for one without a single field.
+template <class Options>
+status check_size(const Options* given) {
+  if (given == nullptr || given->struct_bytes >= sizeof(std::size_t) + sizeof(std::uint32_t)) return {};
+  return failure{EINVAL, format("options->struct_bytes is %zu: set it to the size of the struct", given->struct_bytes)};
 }
 
 // Nothing if it is no level, or one that callers may not use.
@@ -72,12 +80,39 @@ inline bool known(const peerlane_put_options* given) {
 
 inline std::string_view key_of(const void* key, std::size_t bytes) { return {static_cast<const char*>(key), bytes}; }
 
+// Before a key is copied: a size that came of an error would be copied from anywhere.
+inline status check_key(const void* key, std::size_t bytes) {
+  if (key == nullptr) return failure{EINVAL, kNullPointer};
+  if (bytes <= store_protocol::kMaxKeyBytes) return {};
+  return failure{EMSGSIZE, format("a key of %zu bytes: at most %zu", bytes, store_protocol::kMaxKeyBytes)};
+}
+
+inline status check_options(const peerlane_put_options* given) {
+  if (auto sized = check_size(given); !sized) return sized;
+  if (!known(given)) return failure{EINVAL, "unknown durability or condition"};
+  if (taken(given).reserved != 0) return failure{EINVAL, "options->reserved must be 0"};
+  return {};
+}
+
 inline status check_item(const peerlane_store_item& item) {
-  if (item.key == nullptr || (item.value.address == 0 && item.value.size_bytes > 0)) return failure{EINVAL, kNullPointer};
-  if (!known(item.put_options)) return failure{EINVAL, "unknown durability or condition"};
+  if (auto fine = check_key(item.key, item.key_size_bytes); !fine) return fine;
+  if (item.value.address == 0 && item.value.size_bytes > 0) return failure{EINVAL, kNullPointer};
+  if (item.value.size_bytes > UINTPTR_MAX - item.value.address)
+    return failure{EINVAL, "the buffer ends beyond the address space"};
+  if (item.request == PEERLANE_STORE_PUT && item.value.size_bytes > store_protocol::kMaxValueBytes)
+    return failure{EFBIG, format("a value of %zu bytes: at most %s", item.value.size_bytes,
+                                 format_size(store_protocol::kMaxValueBytes).c_str())};
+  if (auto fine = check_options(item.put_options); !fine) return fine;
+  if (auto fine = check_size(item.get_options); !fine) return fine;
   if (item.request < PEERLANE_STORE_PUT || item.request > PEERLANE_STORE_ERASE)
     return failure{EINVAL, "unknown request: PEERLANE_STORE_PUT, _GET or _ERASE"};
   return {};
+}
+
+// More items than an address space holds come of an error, such as a negative number.
+inline status check_count(std::size_t count) {
+  if (count <= PTRDIFF_MAX / sizeof(peerlane_store_item)) return {};
+  return failure{EINVAL, format("count is %zu: no memory holds as many items", count)};
 }
 
 // For a client or a router, whose calls are alike. Precondition: check_item.

@@ -405,5 +405,71 @@ TEST_F(store_api, MistakesAreErrorsWithASentence) {
   EXPECT_EQ(peerlane_store_put(store_->get(), pool_, "k", 1, wrong, nullptr, &reply), EINVAL);
 }
 
+// A negative number that became a size, and options whose size nobody has set.
+TEST_F(store_api, SizesAndOptionsThatCannotBeAreRefused) {
+  char byte = 0;
+  const auto one_byte = peerlane_host_buffer(&byte, 1);
+  const auto store = store_->get();
+  const auto count = static_cast<std::size_t>(-1);
+  peerlane_op_info reply;
+  reply.error = 0;
+  EXPECT_EQ(peerlane_store_put(store, pool_, "k", count, one_byte, nullptr, &reply), EMSGSIZE);
+  EXPECT_EQ(reply.error, EMSGSIZE) << "it is always written";
+  EXPECT_EQ(peerlane_store_stat(store, pool_, "k", count, &reply), EMSGSIZE);
+  EXPECT_EQ(peerlane_store_erase_prefix(store, pool_, "k", count, nullptr), EMSGSIZE);
+  EXPECT_EQ(peerlane_store_put(store, pool_, "k", 1, peerlane_host_buffer(&byte, count), nullptr, &reply), EINVAL);
+  EXPECT_EQ(peerlane_store_get(store, pool_, "k", 1, peerlane_host_buffer(&byte, count), nullptr, &reply), EINVAL);
+  EXPECT_EQ(peerlane_store_put(store, pool_, "k", 1, peerlane_host_buffer(&byte, std::size_t{1} << 40), nullptr, &reply),
+            EFBIG);
+  peerlane_store_item item{};
+  item.request = PEERLANE_STORE_PUT;
+  item.pool = pool_;
+  item.key = "k";
+  item.key_size_bytes = 1;
+  item.value = one_byte;
+  peerlane_op_t op{};
+  EXPECT_EQ(peerlane_store_batch(store, &item, count, nullptr, &reply), EINVAL);
+  EXPECT_EQ(peerlane_store_begin(store, &item, count, &op), EINVAL);
+  EXPECT_NE(std::string(peerlane_store_last_error()).find("count is"), std::string::npos);
+  peerlane_scan_options scan{};
+  scan.struct_bytes = sizeof scan;
+  scan.after = "k";
+  scan.after_size_bytes = count;
+  const auto each = [](void*, const void*, std::size_t, const peerlane_op_info*) { return 0; };
+  EXPECT_EQ(peerlane_store_scan(store, pool_, &scan, each, nullptr), EMSGSIZE);
+
+  peerlane_put_options put{};
+  put.condition = PEERLANE_IF_PRESENT;
+  EXPECT_EQ(peerlane_store_put(store, pool_, "k", 1, one_byte, &put, &reply), EINVAL) << "without its size";
+  EXPECT_EQ(peerlane_store_stat(store, pool_, "k", 1, &reply), ENOENT) << "it is not put without its condition";
+  EXPECT_EQ(reply.error, ENOENT);
+  put.struct_bytes = sizeof put;
+  put.reserved = 1;
+  EXPECT_EQ(peerlane_store_put(store, pool_, "k", 1, one_byte, &put, &reply), EINVAL);
+  peerlane_pool_options pool{};
+  peerlane_pool_t made = 0;
+  EXPECT_EQ(peerlane_store_create_pool(store, "q", &pool, &made), EINVAL);
+  pool.struct_bytes = sizeof pool;
+  pool.reserved = 1;
+  EXPECT_EQ(peerlane_store_create_pool(store, "q", &pool, &made), EINVAL);
+
+  const std::string socket = rig_.config.data + "/store.sock";
+  const auto opening = [&](auto&& change) {
+    peerlane_store_options options{};
+    options.struct_bytes = sizeof options;
+    options.socket = socket.c_str();
+    change(options);
+    peerlane_store_t other = nullptr;
+    const int code = peerlane_store_open(&options, &other);
+    if (code == 0) peerlane_store_close(other);
+    return code;
+  };
+  EXPECT_EQ(opening([](auto&) {}), 0);
+  EXPECT_EQ(opening([](auto& options) { options.struct_bytes = 0; }), EINVAL);
+  EXPECT_EQ(opening([](auto& options) { options.flags = 1u << 31; }), EINVAL);
+  EXPECT_EQ(opening([](auto& options) { options.require_path = 2; }), EINVAL);
+  EXPECT_EQ(opening([](auto& options) { options.endpoint = "127.0.0.1:1"; }), EINVAL);
+}
+
 }  // namespace
 }  // namespace pl::store_test
