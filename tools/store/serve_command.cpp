@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // peerlane store serve.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -124,6 +125,9 @@ int serve(const tools::invocation& call) {
   }
   // The reader of standard error may end before the store does (`serve 2>&1 | head`): a line is lost then, not the store.
   std::signal(SIGPIPE, SIG_IGN);
+  // What the store makes it must be able to open, whatever it grants to others.
+  constexpr mode_t kOwners = 0700;
+  umask(umask(0) & ~kOwners);
   // A manager of logs may tell every store to reopen its log, also one that still recovers: the signal would end it.
   std::signal(SIGHUP, [](int) { reload_wanted = 1; });
   const auto server = tools::must(store_server::server::open(config));

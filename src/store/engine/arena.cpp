@@ -77,10 +77,12 @@ result<std::unique_ptr<arena>> arena::make(std::uint64_t size_bytes, std::uint64
   info.huge_pages = info.fd >= 0;
   if (info.fd < 0) {
     if (const int error = map_memory(info, 0); error != 0)
-      return failure{error, format("arena of %s: %s%s", format_size(info.size_bytes).c_str(), errno_text(error).c_str(),
-                                   error == ENOMEM ? ": raise the limit of memory (ulimit -v, or the container's), or give "
-                                                     "a smaller --arena"
-                                                   : "")};
+      return failure{error,
+                     format("arena of %s: %s%s", format_size(info.size_bytes).c_str(), errno_text(error).c_str(),
+                            error == ENOMEM  ? ": raise the limit of memory (ulimit -v, or the container's), or give "
+                                               "a smaller --arena"
+                            : error == EFBIG ? ": raise the limit of file sizes (ulimit -f), or give a smaller --arena"
+                                             : "")};
     ::madvise(info.base, info.size_bytes, MADV_HUGEPAGE);  // a hint
   }
   std::unique_ptr<arena> made(new arena(info));

@@ -126,7 +126,11 @@ class system_disk final : public disk {
       errno = error;
       failure reason = system_failure(path + format(": allocating %s", format_size(size_bytes).c_str()));
       if (::ftruncate(fd, 0) == 0) ::unlink(path.c_str());  // frees the part that was allocated
-      return reason;
+      if (error != EFBIG) return reason;
+      // No failure of the disk: values that need no new file can still be put.
+      return failure{ENOSPC, reason.message +
+                                 ": raise the limit of file sizes (ulimit -f), or make a store with a smaller "
+                                 "--extent-file"};
     }
     if (::fsync(fd) != 0) return system_failure("fsync of " + path);
     return sync_folder_of(path);

@@ -31,8 +31,18 @@ std::pair<std::string_view, std::string_view> split(std::string_view entry) {
 
 }  // namespace
 
+// Written as the server writes it for a client, or nobody would ever be it.
 bool is_principal(std::string_view text) {
-  return text == "*" || text == "tcp" || text.starts_with("uid:") || text.starts_with("cert:") || text.starts_with("cn:");
+  constexpr std::string_view kUid = "uid:", kCertificate = "cert:", kName = "cn:";
+  constexpr std::int64_t kMaxUid = 0xffff'fffe;  // the next number stands for no user
+  if (text.starts_with(kUid)) {
+    const auto digits = text.substr(kUid.size());
+    const auto number = parse_integer(digits);
+    return number && *number >= 0 && *number <= kMaxUid && digits == std::to_string(*number);
+  }
+  for (const std::string_view kind : {kCertificate, kName})
+    if (text.starts_with(kind)) return text.size() > kind.size();
+  return text == "*" || text == "tcp";
 }
 
 status check_access_list(std::string_view list) {

@@ -43,9 +43,12 @@ std::optional<store::owner_quota> parse_quota(std::string_view line) {
     const bool is_bytes = limit.starts_with("bytes="), is_keys = limit.starts_with("keys=");
     if (!is_bytes && !is_keys) break;
     const auto number = is_bytes ? parse_size(limit.substr(6)) : parse_count(limit.substr(5));
-    if (!number) return std::nullopt;
-    if (is_of_cluster) (is_bytes ? out.cluster_bytes : out.cluster_keys) = *number;
-    else (is_bytes ? out.bytes : out.keys) = *number;
+    auto& limit_of_line = is_of_cluster ? (is_bytes ? out.cluster_bytes : out.cluster_keys)
+                          : is_bytes    ? out.bytes
+                                        : out.keys;
+    // 0 stands for no limit in the engine, and whoever writes it means the opposite.
+    if (!number || *number == 0 || limit_of_line != 0) return std::nullopt;
+    limit_of_line = *number;
     line = trim(line.substr(0, space));
   }
   out.name = line;
@@ -63,7 +66,7 @@ result<std::vector<store::owner_quota>> parse_quotas(const std::vector<std::stri
     if (!one)
       return failure{EINVAL, format("quota \"%s\" is not PRINCIPAL [bytes=SIZE] [keys=COUNT] [cluster-bytes=SIZE] "
                                     "[cluster-keys=COUNT] with a principal of uid:N, cert:URI, cn:NAME, tcp or *, like "
-                                    "\"uid:1000 bytes=10G keys=1M\"",
+                                    "\"uid:1000 bytes=10G keys=1M\"; each limit is from 1, and given once",
                                     line.c_str())};
     if (!names.insert(one->name).second)
       return failure{EINVAL, format("quota \"%s\": there is already a quota of %s", line.c_str(), one->name.c_str())};

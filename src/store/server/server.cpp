@@ -278,9 +278,9 @@ status server::state::open_engine() {
   }
   if (!opened) return opened.error();
   if (config.read_only) log.write(event_log::level::info, "read_only", {{"data", config.data}});
-  if (const std::string why = memory_warning(config, usable_memory()); !why.empty())
+  if (const std::string warning = memory_warning(config, usable_memory()); !warning.empty())
     log.write(event_log::level::warn, "memory",
-              {{"why", why}, {"next", "a smaller --arena or key_memory_bytes, or a higher limit"}});
+              {{"why", warning}, {"next", "a smaller --arena or key_memory_bytes, or a higher limit"}});
   engine = *std::move(opened);
   return {};
 }

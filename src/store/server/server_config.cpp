@@ -21,6 +21,7 @@
 #include "store/client/slot_map.hpp"
 #include "store/client/ucx_value_stream.hpp"
 #include "store/protocol/endpoint_text.hpp"
+#include "store/server/access.hpp"
 #include "store/server/quotas.hpp"
 
 namespace pl::store_server {
@@ -335,6 +336,11 @@ status check(const server_config& config) {
     return wrong("extent_file_bytes", "0, or 4194304 and more");
   if (config.read_only && !config.cluster.empty())
     return failure{EINVAL, "a server of a cluster takes puts: leave read_only out"};
+  for (const auto& [field, list] : {std::pair("admins", &config.admins), std::pair("mappers", &config.mappers),
+                                    std::pair("map_readers", &config.map_readers)})
+    for (const std::string& one : *list)
+      if (!is_principal(one))
+        return wrong(field, "\"" + one + "\" is no principal: uid:N with a number, cert:URI, cn:NAME, tcp or *");
   if (auto quotas = parse_quotas(config.quotas); !quotas) return wrong("quotas", quotas.error().message);
   const auto& tls = config.tls;
   const int given = !tls.certificate.empty() + !tls.key.empty() + !tls.client_authority.empty();
@@ -400,7 +406,10 @@ std::string config_schema() {
     properties[one.name]["description"] = one.meaning;
   }
   properties["spin_us"].erase("default");  // depends on the number of CPUs (default_spin_us)
-  properties["quotas"]["items"]["pattern"] = "^(\\*|tcp|(uid|cert|cn):.*)( +(cluster-)?(bytes|keys)=[0-9]+[A-Za-z]*)*$";
+  const std::string principal = "(\\*|tcp|uid:(0|[1-9][0-9]*)|(cert|cn):.+)";
+  for (const char* const list : {"admins", "mappers", "map_readers"})
+    properties[list]["items"]["pattern"] = "^" + principal + "$";
+  properties["quotas"]["items"]["pattern"] = "^" + principal + "( +(cluster-)?(bytes|keys)=[1-9][0-9]*[A-Za-z]*)*$";
   properties["log_level"]["enum"] = kLogLevels;
   properties["ucx"]["enum"] = kUcxModes;
   properties["socket_mode"]["enum"] = kSocketModes;

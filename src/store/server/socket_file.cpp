@@ -16,7 +16,9 @@ constexpr const char* kNextPath =
     ": name a path in a folder that the server's user may write with --socket (the field \"socket\")";
 
 result<gid_t> group_of(const std::string& name) {
-  if (const auto number = parse_integer(name); number && *number >= 0) return static_cast<gid_t>(*number);
+  constexpr std::int64_t kMaxGroup = 0xffff'fffe;  // the next number stands for no group
+  if (const auto number = parse_integer(name); number && *number >= 0 && *number <= kMaxGroup)
+    return static_cast<gid_t>(*number);
   errno = 0;
   const group* const found = getgrnam(name.c_str());  // the server has only one thread while it starts
   if (found != nullptr) return found->gr_gid;

@@ -219,7 +219,7 @@ TEST_P(Batches, KeepRightsAndLimits) {
   // Not administrators any more.
   store_.reset();
   rig_.stop();
-  rig_.config.admins = {"uid:0x"};
+  rig_.config.admins = {"uid:4294967294"};
   rig_.start();
   store_ = store_rig::open(options());
   const auto pool = store_->open_pool("read only");

@@ -148,7 +148,7 @@ TEST_F(Caches, TellTheirCountsToThoseWhoMayOpenThem) {
   EXPECT_NE(all.find("peerlane_store_pool_keys{pool=\"secret\"} 1"), std::string::npos) << all;
   store_.reset();
   rig_.stop();
-  rig_.config.admins = {"uid:0x"};  // nobody
+  rig_.config.admins = {"uid:4294967294"};  // nobody
   rig_.start();
   store_ = store_rig::open(rig_.over_unix());
   const std::string few = store_->run(store_->make_plain(opcode::stats, 0, {})).body;

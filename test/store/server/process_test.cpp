@@ -128,6 +128,11 @@ TEST_F(store_process, TheSocketHasTheGroupAndModeOfTheConfig) {
   EXPECT_EQ(info.st_mode & 0777u, 0666u);
   EXPECT_EQ(info.st_gid, getegid());
   end(SIGTERM);
+  // 2^32 would be group 0 as a number of 32 bits.
+  config(R"({"socket_group": "4294967296"})");
+  int refusal = wait();
+  EXPECT_TRUE(WIFEXITED(refusal) && WEXITSTATUS(refusal) != 0);
+  EXPECT_NE(said().find("group 4294967296 does not exist"), std::string::npos) << said();
   config(R"({"socket_group": "no-such-group-here"})");
   int state = wait();
   EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) != 0);
@@ -382,8 +387,9 @@ class store_process_of_nobody : public store_process {
     std::filesystem::permissions(data_ + "/index", std::filesystem::perms(0755));
     store_process::TearDown();
   }
-  void start_as_nobody(const std::vector<std::string>& more) {
-    start(more, [] {
+  void start_as_nobody(const std::vector<std::string>& more, mode_t mask = 022) {
+    start(more, [mask] {
+      umask(mask);
       if (geteuid() == 0 && (setgid(kNobody) != 0 || setuid(kNobody) != 0)) _exit(126);
     });
   }
@@ -406,6 +412,14 @@ TEST_F(store_process_of_nobody, WhatItMayNotReadIsNotCalledDamage) {
     expect_refusal(data_ + name + ": EACCES (Permission denied): all of it must be the store's user's");
     std::filesystem::permissions(data_ + name, before);
   }
+  start_as_nobody({});
+  EXPECT_TRUE(serves()) << said();
+}
+
+TEST_F(store_process_of_nobody, AUmaskThatTakesItsOwnRightsDoesNot) {
+  start_as_nobody({}, 0777);
+  ASSERT_TRUE(serves()) << said();
+  end(SIGTERM);
   start_as_nobody({});
   EXPECT_TRUE(serves()) << said();
 }
@@ -445,6 +459,23 @@ TEST_F(store_process, AFolderThatIsMovedAwayIsNotSharedWithTheNextStore) {
   EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) != 0) << state;
   EXPECT_TRUE(serves()) << "its socket is gone: " << said();
   EXPECT_FALSE(std::filesystem::exists(data_ + "/manifest.copy")) << "the first one's";
+}
+
+// ulimit -f: a file that cannot be made is no failure of the disk, which would make the store read-only.
+TEST_F(store_process, AFileThatIsTooLargeForTheLimitLeavesTheRestWritable) {
+  std::ofstream(folder_ + "/config") << R"({"extent_file_bytes": 268435456, "disk_reserve_bytes": 1})";
+  start({"--config", folder_ + "/config"}, [] {
+    const rlimit most{128u << 20, 128u << 20};
+    setrlimit(RLIMIT_FSIZE, &most);
+  });
+  ASSERT_TRUE(serves()) << said();
+  const auto store = store_rig::open(reachable());
+  ASSERT_NE(store, nullptr);
+  const auto pool = make_pool(*store, "p");
+  const auto large = put(*store, pool, "large", random_value(1 << 20, 1));
+  EXPECT_EQ(large.status, ENOSPC);
+  EXPECT_NE(large.text.find("ulimit -f"), std::string::npos) << large.text;
+  EXPECT_EQ(put(*store, pool, "small", {1}).status, 0);
 }
 
 TEST_F(store_process, MoreMemoryThanThereIsIsWarnedOf) {

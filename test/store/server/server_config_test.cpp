@@ -125,10 +125,16 @@ void values_for(const json& rules, std::vector<json>& good, std::vector<json>& b
     if (!fits) bad.push_back(other);
   }
   if (type == "boolean") good = {true, false};
-  if (type == "array") good = {json::array(), json::array({"uid:1", "x"})};
-  if (type == "array" && rules["items"].contains("pattern")) {
+  const std::string pattern = type == "array" ? rules["items"].value("pattern", "") : "";
+  if (type == "array") good = {json::array(), json::array({"http://a:1", "x"})};
+  if (!pattern.empty()) {
+    good = {json::array(), json::array({"uid:1", "*", "cn:A B", "cert:x://y=z"})};
+    for (const char* text : {"x", "", "uid:", "uid:x", "uid:01", "cn:"}) bad.push_back(json::array({text}));
+  }
+  if (pattern.find("bytes") != std::string::npos) {
     good = {json::array(), json::array({"uid:1 bytes=10G keys=1M", "* keys=5", "cn:A B", "cert:x://y=z bytes=1"})};
-    for (const char* text : {"x", "uid:1 bytes=x", "uid:1 keys=-1", "bytes=5", "uid:1 keys=30000000000G", ""})
+    for (const char* text :
+         {"x", "uid:1 bytes=x", "uid:1 keys=-1", "bytes=5", "uid:1 keys=30000000000G", "uid:1 keys=0", ""})
       bad.push_back(json::array({text}));
     bad.push_back(json::array({"tcp keys=1", "tcp keys=2"}));
   }
@@ -235,6 +241,28 @@ TEST(store_config, DocumentedSchemaIsThePrograms) {
   text << file.rdbuf();
   EXPECT_EQ(text.str(), store_server::config_schema())
       << "write it anew: peerlane store serve --print-schema > docs/schema/store-config.json";
+}
+
+// A name that no client can have would be an administrator whom nobody can be, without a word.
+TEST(store_config, ListsNamePrincipalsThatCanBe) {
+  const auto outcome_of = [](const std::string& text) {
+    store_server::server_config config;
+    config.data = "d";
+    EXPECT_TRUE(store_server::read_config(text, config)) << text;
+    const auto done = store_server::check(config);
+    return done ? std::string() : done.error().message;
+  };
+  EXPECT_EQ(outcome_of(R"({"admins": ["uid:0", "uid:4294967294", "cert:spiffe://a/b", "cn:a b", "tcp"], "mappers": ["*"]})"),
+            "");
+  for (const char* const field : {"admins", "mappers", "map_readers"})
+    for (const char* const name :
+         {"", "root", "uid:", "uid:root", "uid:-1", "uid:01", "uid:0x0", "uid:4294967295", "cert:", "cn:"}) {
+      const std::string said = outcome_of(std::string("{\"") + field + "\": [\"" + name + "\"]}");
+      EXPECT_NE(said.find(std::string("\"") + field + "\": \"" + name + "\" is no principal"), std::string::npos) << said;
+    }
+  EXPECT_NE(outcome_of(R"({"quotas": ["uid:root bytes=1"]})"), "");
+  EXPECT_NE(outcome_of(R"({"quotas": ["* bytes=1 bytes=2"]})"), "");
+  EXPECT_NE(outcome_of(R"({"quotas": ["uid:1000 bytes=0"]})"), "") << "no limit would be set";
 }
 
 TEST(store_config, ATierThatTheGroupDoesNotGiveIsNamedWithBothFigures) {
