@@ -32,6 +32,7 @@ pl::result<std::unique_ptr<open_device>> open_device_with(const peerlane_device_
   if (given.device_ordinal < 0) return pl::failure{EINVAL, "device_ordinal is negative: devices count from 0"};
   if (given.yields > 1) return pl::failure{EINVAL, "yields is neither 0 nor 1"};
   if (given.by_proxy > 1) return pl::failure{EINVAL, "by_proxy is neither 0 nor 1"};
+  if (given.reserved != 0) return pl::failure{EINVAL, "reserved must be 0"};
   const auto cuda = pl::cu::driver();
   if (!cuda) return cuda.error();
   if (auto ready = pl::cu::initialize(**cuda); !ready) return ready.error();

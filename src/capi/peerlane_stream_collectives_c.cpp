@@ -26,6 +26,7 @@ pl::result<stream_collectives_options> options_from(const peerlane_stream_collec
       return pl::failure{EINVAL, "options->struct_bytes is not sizeof(struct peerlane_stream_collectives_options)"};
     std::memcpy(&given, options, std::min(options->struct_bytes, sizeof given));
   }
+  if (given.reserved != 0) return pl::failure{EINVAL, "reserved must be 0"};
   constexpr uint64_t kMaxChunkBytes = 64 << 20;
   if (given.blocks > pl::collectives::kMaxStreamBlocks) return pl::failure{EINVAL, "blocks: at most 128"};
   if (given.chunk_size_bytes > kMaxChunkBytes) return pl::failure{EINVAL, "chunk_size_bytes: at most 64 MiB"};
@@ -78,9 +79,7 @@ PL_EXPORT int peerlane_stream_collectives_open(peerlane_triggered_t context,
                                                peerlane_stream_collectives_t* collectives) {
   if (collectives == nullptr) return fail(EINVAL, kNullPointer);
   return with_triggered(context, [&](open_triggered& opened) {
-    const auto wanted = options_from(options);
-    if (!wanted) return fail(wanted.error());
-    auto made = stream_collectives::open(*opened.context, *opened.bootstrap, *wanted);
+    auto made = stream_collectives::open(*opened.context, *opened.bootstrap, options_from(options));
     if (!made) return fail(made.error());
     const auto number = opened.collectives.add(*std::move(made));
     if (number == 0) return fail(EAGAIN, "4 million objects of this context have not been ended: end some");

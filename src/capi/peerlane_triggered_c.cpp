@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Windows, channels and batches of a stream context behind checked numbers. The contract is in peerlane/triggered.h.
 #include "capi/open_triggered.hpp"
+#include "cuda/pointer.hpp"
 
 namespace {
 
@@ -22,6 +23,15 @@ constexpr const char* kHostMemory = "the buffer is host memory: give device memo
 
 bool may_be_device(const peerlane_buffer& buffer) {
   return buffer.memory == PEERLANE_MEMORY_DEVICE || buffer.memory == PEERLANE_MEMORY_ANY;
+}
+
+// Asks the driver about a source whose kind its caller does not know.
+pl::status check_source(const pl::cu::driver_table& cuda, const peerlane_buffer& source) {
+  if (source.memory == PEERLANE_MEMORY_DEVICE || source.size_bytes == 0) return {};
+  const auto found = pl::cu::find_device_memory(cuda, source.address);
+  if (!found) return pl::failure{EINVAL, kHostMemory};
+  if (found->allocation.contains({source.address, source.size_bytes})) return {};
+  return pl::failure{EINVAL, "the source leaves its allocation of GPU memory"};
 }
 
 // Packs the bytes of a key; the rest is 0.
@@ -188,6 +198,7 @@ PL_EXPORT int peerlane_channel_put_signal(peerlane_triggered_t context, peerlane
   return with_channel(context, channel, [&](open_triggered& opened, triggered::channel& end) {
     const auto* const window = opened.remote.find(remote);
     if (window == nullptr) return fail(EINVAL, kNoWindow);
+    if (auto valid = check_source(*opened.cuda, source); !valid) return fail(valid.error());
     return return_code(end.put_signal(cuda_stream(stream), **window, offset_bytes, source.address, source.size_bytes),
                        sequence);
   });

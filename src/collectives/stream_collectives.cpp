@@ -105,11 +105,12 @@ stream_collectives::stream_collectives(triggered::context& context, messaging::b
 
 result<std::unique_ptr<stream_collectives>> stream_collectives::open(triggered::context& context,
                                                                      messaging::bootstrap& group,
-                                                                     const stream_collectives_options& wanted) {
+                                                                     const result<stream_collectives_options>& given) {
+  const auto wanted = given ? *given : stream_collectives_options{};
   std::unique_ptr<stream_collectives> out(new stream_collectives(context, group));
   const auto timeout_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(context.wait_timeout().count(), 0));
   auto own = shape::choose(wanted, out->gpu_, timeout_ns, out->size_);
-  const auto shapes = agree(group, out->load_kernels(), own);
+  const auto shapes = agree(group, given ? out->load_kernels() : status{given.error()}, own);
   if (!shapes) return shapes.error();
   for (const auto& each : *shapes) own.limit_to(each);
   const auto made = out->make_region(own);
@@ -370,6 +371,9 @@ void stream_collectives::cancel(int code) {
 }
 
 status stream_collectives::close() {
+  // A folder does not show that a rank has died: the barrier would wait until its limit.
+  for (int peer = 0; peer < size_; ++peer)
+    if (auto alive = peer == rank_ ? status{} : context_.peer_state(peer); !alive) return alive;
   const auto met = group_.barrier();
   for (std::size_t peer = 0; peer < keys_.size(); ++peer)
     if (static_cast<int>(peer) != rank_) context_.importer().close(keys_[peer]);

@@ -40,9 +40,11 @@ struct stream_collectives_options {
 class stream_collectives {
  public:
   // Collective. ENOTSUP: a GPU does not reach another one's memory, more ranks than kMaxStreamRanks, or no kernels in this
-  // build. `context` must outlive the result, and `group` the call of close().
-  static result<std::unique_ptr<stream_collectives>> open(triggered::context& context, messaging::bootstrap& group,
-                                                          const stream_collectives_options& wanted = {});
+  // build. `given` may be an error: a rank whose options are refused tells the others. `context` must outlive the result,
+  // and `group` the call of close().
+  static result<std::unique_ptr<stream_collectives>> open(
+      triggered::context& context, messaging::bootstrap& group,
+      const result<stream_collectives_options>& given = stream_collectives_options{});
   ~stream_collectives();
   stream_collectives(const stream_collectives&) = delete;
   stream_collectives& operator=(const stream_collectives&) = delete;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "arch/mmio.hpp"
+#include "base/checked_math.hpp"
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/log.hpp"
@@ -57,6 +58,7 @@ struct session::registration {
 result<std::unique_ptr<session>> session::open(const cu::driver_table& cuda, const session_options& options) {
   if (options.rings == 0 || options.rings > kMaxRings)
     return failure{EINVAL, format("%u rings cannot be opened: give 1 to %u", options.rings, kMaxRings)};
+  if (status good = dma::check_segments(options.ring.segments); !good) return good.error();
   auto context = copy::find_context(cuda, options.device_ordinal, nullptr);
   if (!context) return context.error();
   std::unique_ptr<session> made(new session(*context, options));
@@ -254,8 +256,11 @@ result<peerlane_device_window> session::keep(open_window made, const peerlane_de
 }
 
 result<peerlane_device_window> session::add_window(std::uint64_t address, std::uint64_t size_bytes) {
-  if (address == 0 || size_bytes == 0 || address + size_bytes + kGranuleBytes < address)
-    return failure{EINVAL, "the window is empty: pass an address and a size"};
+  if (address == 0 || size_bytes == 0) return failure{EINVAL, "the window is empty: pass an address and a size"};
+  // What is pinned or bound ends up to a granule later.
+  const auto end = checked_add(address, size_bytes);
+  if (!end || !checked_add(*end, kGranuleBytes))
+    return failure{EINVAL, "address plus size overflows: pass the size of the memory in bytes"};
   auto use = copy::context_use::enter(context_);
   if (!use) return use.error();
   open_window made;

@@ -20,6 +20,12 @@ live_pair g_live_puts{"streams.puts.count", "streams.puts.bytes"};
 live_counter g_live_waits{"streams.waits.count"};
 
 constexpr const char* kPeerLeft = "the peer has closed its end";
+
+// Larger numbers would pass for poison, or, compared cyclically, for puts that have long arrived.
+status check_sequence(std::uint64_t sequence) {
+  if (sequence < kPoisonBit) return {};
+  return failure{EINVAL, "there is no put " + std::to_string(sequence) + ": puts are counted from 1"};
+}
 }  // namespace
 
 channel::channel(context& owner, std::shared_ptr<channel_core> core) : context_(&owner), core_(std::move(core)) {
@@ -101,7 +107,8 @@ status channel::wait_signal(cu::stream_t stream, std::uint64_t sequence) {
   const auto capture_state = enter(stream);
   if (!capture_state) return capture_state.error();
   if (capture_state->id != 0) return failure{EINVAL, "a captured wait is for the next captured put, no other"};
-  if (sequence == 0 || is_poisoned(sequence)) return failure{EINVAL, "puts are counted from 1"};
+  if (sequence == 0) return failure{EINVAL, "there is no put 0: puts are counted from 1"};
+  if (auto valid = check_sequence(sequence); !valid) return valid;
   if (auto possible = can_come(sequence); !possible) return possible;
   const auto number = core_->waits.load(std::memory_order_relaxed) + 1;
   if (auto room = check(number, core_->reached()); !room) return room;
@@ -144,8 +151,11 @@ status channel::queue_wait(cu::stream_t stream, const wait_request& wait) {
 status channel::release(cu::stream_t stream, std::uint64_t sequence) {
   const auto capture_state = enter(stream);
   if (!capture_state) return capture_state.error();
+  if (auto valid = check_sequence(sequence); !valid) return valid;
   if (capture_state->id != 0) return release_captured(stream, sequence, *capture_state);
   if (core_->has_peer_left()) return {};  // nobody waits for it
+  // Queued already. The word must not decrease: the peer may wait for what has been released.
+  if (sequence <= core_->releases.load(std::memory_order_relaxed)) return {};
   if (auto done = executor_->acknowledge(stream, sequence); !done) return done;
   core_->releases.store(sequence, std::memory_order_release);
   return {};
@@ -229,6 +239,7 @@ status channel::release_captured(cu::stream_t stream, std::uint64_t number, cons
 
 result<bool> channel::arrived(std::uint64_t sequence) const {
   if (auto ours = check_process(); !ours) return ours.error();
+  if (auto valid = check_sequence(sequence); !valid) return valid.error();
   if (const int error = core_->error.load(std::memory_order_acquire); error != 0)
     return failure{error, core_->failure_reason()};
   if (!core_->words->is_mapped())

@@ -148,10 +148,14 @@ TEST_P(device_faults, WindowsThatCannotBe) {
   EXPECT_EQ(session_->add_window(device_, ~std::uint64_t{0} - device_).code(), EINVAL);
   EXPECT_NE(session_->add_window(device_, std::uint64_t{1} << 40).code(), 0);  // more than the allocation
   EXPECT_NE(session_->add_window(4096, 4096).code(), 0);                       // nothing is there
+  std::vector<std::byte> host(4096);
+  const auto begin = reinterpret_cast<std::uint64_t>(host.data());
+  for (const std::uint64_t bytes : {~std::uint64_t{0}, ~std::uint64_t{0} - 4096, 0 - begin, 1 - begin})
+    EXPECT_EQ(session_->add_window(begin, bytes).code(), EINVAL) << bytes;
 }
 
 TEST_P(device_faults, OptionsThatCannotBe) {
-  for (const std::uint32_t segments : {0u, 32u, 100u, 8192u}) {
+  for (const std::uint32_t segments : {0u, 32u, 100u, 8192u, 1u << 31}) {
     device::session_options wanted;
     wanted.backend = GetParam();
     wanted.ring.segments = segments;

@@ -296,6 +296,66 @@ int misuse(const rank_session& session) {
 TEST(triggered_api, misuse_is_answered_and_changes_nothing) { EXPECT_EQ(run_streams(misuse), 0); }
 
 // Every collective, and the refusals that are the interface's own.
+// Numbers from 2^62 on release waits, and compared cyclically they would be smaller than what has arrived.
+int impossible_numbers(const rank_session& session, uint32_t executor) {
+  auto options = triggered::context::channel_options();
+  options.executor = executor;
+  two_ends ends;
+  if (const int line = ends.open(session, &options)) return line;
+  for (const std::uint64_t number : {1ull << 62, 1ull << 63, (1ull << 63) + 5, ~0ull}) {
+    CHECK(ends.peer_channel.wait_signal(session.stream, number).code() == EINVAL);
+    CHECK(ends.peer_channel.arrived(number).code() == EINVAL);
+    CHECK(ends.peer_channel.host_wait(number, 0ms).code() == EINVAL);
+    CHECK(ends.peer_channel.release(session.stream, number).code() == EINVAL);
+  }
+  CHECK(cuStreamSynchronize(session.stream) == 0 && ends.peer_channel.state()->error == 0);
+  return 0;
+}
+TEST(triggered_api, numbers_that_no_put_has_are_refused) {
+  for (const uint32_t executor : {PEERLANE_EXECUTOR_PEER, PEERLANE_EXECUTOR_PROXY, PEERLANE_EXECUTOR_DMA})
+    EXPECT_EQ(run_streams([=](const rank_session& session) { return impossible_numbers(session, executor); }), 0);
+}
+
+// A smaller number than before, or the same one, takes nothing back.
+int release_less(const rank_session& session, uint32_t executor) {
+  auto options = triggered::context::channel_options();
+  options.executor = executor;
+  options.depth = 1;
+  options.wait_timeout_ms = 2000;
+  two_ends ends;
+  if (const int line = ends.open(session, &options)) return line;
+  if (session.job.rank() == 1)
+    for (const std::uint64_t number : {5, 5, 3, 0}) CHECK(ends.peer_channel.release(session.stream, number));
+  CHECK(cuStreamSynchronize(session.stream) == 0 && session.job.barrier());
+  if (session.job.rank() == 0)
+    for (int i = 0; i < 6; ++i) CHECK(ends.peer_channel.signal(session.stream));
+  CHECK(cuStreamSynchronize(session.stream) == 0 && session.job.barrier() && ends.peer_channel.state()->error == 0);
+  return 0;
+}
+TEST(triggered_api, a_smaller_release_takes_nothing_back) {
+  for (const uint32_t executor : {PEERLANE_EXECUTOR_PEER, PEERLANE_EXECUTOR_PROXY, PEERLANE_EXECUTOR_DMA})
+    EXPECT_EQ(run_streams([=](const rank_session& session) { return release_less(session, executor); }), 0) << executor;
+}
+
+// A kernel that reads what is not this GPU's memory ends the CUDA context.
+int unknown_sources(const rank_session& session) {
+  two_ends ends;
+  if (const int line = ends.open(session)) return line;
+  auto& end = ends.peer_channel;
+  std::uint64_t host[kWords] = {};
+  const auto* const device = reinterpret_cast<const void*>(ends.send_buffer.address);
+  const auto put = [&](const void* source, std::size_t bytes) {
+    return peerlane_channel_put_signal(session.job.get(), end.get(), session.stream, ends.theirs.get(), 0,
+                                       peerlane_any_buffer(source, bytes), nullptr);
+  };
+  CHECK(put(host, 8) == EINVAL && put(nullptr, 8) == EINVAL);
+  CHECK(put(static_cast<const char*>(device) + 8, kWords * 8) == EINVAL);
+  CHECK(put(device, kWords * 8) == 0 && put(host, 0) == 0 && end.wait_signal(session.stream, 2));
+  CHECK(cuStreamSynchronize(session.stream) == 0 && end.state()->error == 0);
+  return 0;
+}
+TEST(triggered_api, the_driver_is_asked_about_sources_of_unknown_kind) { EXPECT_EQ(run_streams(unknown_sources), 0); }
+
 int collectives(const rank_session& session) {
   auto options = triggered::context::collectives_options();
   options.blocks = 4;
@@ -330,6 +390,40 @@ int collectives(const rank_session& session) {
   return 0;
 }
 TEST(triggered_api, collectives_on_streams) { EXPECT_EQ(run_streams(collectives), 0); }
+
+// A rank whose options are refused tells the others, which would wait for it otherwise.
+int refuse_at_one_rank(const rank_session& session) {
+  auto options = triggered::context::collectives_options();
+  if (session.job.rank() == 1) options.reserved = 1;
+  CHECK(session.job.open_collectives(&options).code() == EINVAL);
+  auto all = session.job.open_collectives();
+  CHECK(all && all->barrier(session.stream) && cuStreamSynchronize(session.stream) == 0 && all->close());
+  return 0;
+}
+TEST(triggered_api, collectives_that_one_rank_refuses) { EXPECT_EQ(run_streams(refuse_at_one_rank), 0); }
+
+// The ranks meet in a folder, which does not show that a rank is gone.
+int close_without_peer(int rank, const std::string& rendezvous) {
+  void *cuda_context = nullptr, *stream = nullptr;
+  CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&cuda_context, rank) == 0 && cuCtxSetCurrent(cuda_context) == 0);
+  CHECK(cuStreamCreate(&stream, 1) == 0);
+  auto comm = communicator::options();
+  comm.rendezvous = rendezvous.c_str();
+  comm.rank = rank;
+  comm.size = 2;
+  comm.open_timeout_ms = 24 * 3600 * 1000;
+  auto options = triggered::context::options();
+  options.comm = &comm;
+  auto job = triggered::context::open(&options);
+  CHECK(job);
+  auto all = job->open_collectives();
+  CHECK(all);
+  if (rank == 1) _exit(0);
+  while (all->state()) sched_yield();
+  CHECK(all->state().code() == ECONNRESET && all->close().code() == ECONNRESET);
+  return 0;
+}
+TEST(triggered_api, closing_collectives_of_a_rank_that_is_gone) { EXPECT_EQ(fork_ranks(2, close_without_peer), 0); }
 
 // Without a limit, whatever waits for the device before its streams are released would wait for ever.
 int close_in_waits(int rank, const std::string& rendezvous) {
