@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/checked_math.hpp"
+
 namespace pl::mpi {
 namespace {
 
@@ -36,6 +38,22 @@ class kind_of_runs {
   std::uint64_t last_ = ~std::uint64_t{0};
   bool is_last_device_ = false;
 };
+
+// Refuses a count that no memory has, before its elements become a list of runs.
+status check_count(const void* buffer, const part& one, const layout& type) {
+  constexpr std::uint64_t kFewElements = 1u << 16;
+  const auto count = static_cast<std::uint64_t>(one.count);
+  const auto step = static_cast<std::uint64_t>(type.extent < 0 ? -type.extent : type.extent);
+  const auto reach = checked_mul(count, std::max<std::uint64_t>(step, type.bytes));
+  if (!reach || *reach > static_cast<std::uint64_t>(PTRDIFF_MAX))
+    return failure{EINVAL, "its elements are more than any memory has: check the count and the datatype"};
+  if (type.scattered == nullptr || count <= kFewElements || buffer == MPI_BOTTOM) return {};
+  const auto first = reinterpret_cast<std::ptrdiff_t>(buffer) + one.offset + type.scattered->front().offset;
+  const auto last = first + static_cast<std::ptrdiff_t>(count - 1) * type.extent;
+  if (!is_device_memory(reinterpret_cast<const void*>(first)) || is_device_memory(reinterpret_cast<const void*>(last)))
+    return {};
+  return failure{EINVAL, "the last of its elements is not in device memory: check the count"};
+}
 
 }  // namespace
 
@@ -71,6 +89,8 @@ int staged::describe(const void* buffer, std::span<const part> buffer_parts) {
     auto type = layout_of(one.type);
     if (!type) return report_buffer("a datatype", type.error());
     if (type->bytes == 0) continue;
+    if (auto possible = check_count(buffer, one, *type); !possible)
+      return report_buffer("a buffer of device memory", possible.error());
     for (piece run : type->rows_of(static_cast<std::size_t>(one.count))) {
       run.offset += one.offset + reinterpret_cast<std::ptrdiff_t>(buffer);
       runs.push_back(run);
@@ -101,7 +121,11 @@ int staged::take(const void* buffer, pieces&& runs) {
   const auto* const first = reinterpret_cast<const void*>(runs[0].offset);
   // Without an answer of the driver, this may still be memory of a forked child's parent, which must not be touched.
   device_ = device_info(first);
-  if (!device_ && !is_device_memory(first)) return MPI_SUCCESS;
+  if (!device_ && !is_device_memory(first)) {
+    // Displacements that lead out of the memory: MPI must not touch what the argument points to.
+    if (first == buffer || buffer == MPI_BOTTOM || !is_device_memory(buffer)) return MPI_SUCCESS;
+    return report_buffer("a buffer of device memory", {EINVAL, "the first byte of its datatype is not in device memory"});
+  }
   for (const auto& one : runs) bytes_ += one.bytes();
   runs_ = std::move(runs);
   return MPI_SUCCESS;
@@ -115,7 +139,8 @@ int staged::make_host_copy(bool is_header_expected) {
     end = std::max(end, end_of(one));
   }
   const auto span = static_cast<std::size_t>(end - begin);
-  const bool sparse = span >= kSparseFrom && (is_header_expected || span / kSparseRatio > bytes_);
+  // What leaves its allocation is refused, or stays untouched: a count that is too large must not pin that much memory.
+  const bool sparse = span >= kSparseFrom && (is_header_expected || span / kSparseRatio > bytes_ || !is_readable());
   // The low bits of the address stay, for MPI libraries that compute with aligned types.
   const auto misfit = static_cast<std::size_t>(begin) % 64;
   auto memory = take_staging(static_cast<std::uint64_t>(runs_[0].offset), span + misfit, sparse);

@@ -51,6 +51,10 @@ status peer::send(message type, std::uint64_t id, std::int32_t code, std::span<c
 }
 
 status peer::notify(const std::string& text) {
+  // The other agent would cut this one off, and with it all transfers.
+  if (text.size() > kMaxPayloadBytes)
+    return failure{EINVAL, format("a notification of %zu bytes: %llu are the limit, send it in parts", text.size(),
+                                  static_cast<unsigned long long>(kMaxPayloadBytes))};
   const std::lock_guard hold(sending_);
   return send(message::notify, 0, 0, text_bytes(text));
 }
@@ -102,7 +106,9 @@ status peer::begin_copy(const std::shared_ptr<remote_copy>& copy, const std::vec
     copy->now.store(remote_copy::state::in_flight, std::memory_order_release);
     copies_[id] = copy;
   }
-  return send(message::copy, id, is_write ? 1 : 0, bytes_of(blocks));
+  status sent = send(message::copy, id, is_write ? 1 : 0, bytes_of(blocks));
+  if (!sent) lose();  // again, if another thread did it before this copy was in the table: nobody would end the copy
+  return sent;
 }
 
 void peer::drop(std::uint64_t memory_id) {

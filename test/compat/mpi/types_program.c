@@ -2,6 +2,8 @@
  * Types of every constructor, and with MPI 4 also of those with MPI_Count arguments, which mpi4py uses: a message of device
  * memory must touch the same bytes as one of host memory. Types whose elements lie in another order than their addresses
  * are received in part too, and reach windows. */
+#include <sys/resource.h>
+
 #include "test/compat/mpi/mpi_program.h"
 
 #define WORLD MPI_COMM_WORLD
@@ -114,6 +116,49 @@ static void other_order(void) {
   for (int i = 0; i < 3; ++i) CHECK(MPI_Type_free(&list[i]) == 0);
 }
 
+static int class_of(int code) {
+  int out = -1;
+  MPI_Error_class(code, &out);
+  return out;
+}
+
+static long peak_kib(void) {
+  struct rusage used;
+  getrusage(RUSAGE_SELF, &used);
+  return used.ru_maxrss;
+}
+
+/* Counts and displacements that leave the memory: refused, and neither the host memory for them nor a list of their rows is
+ * made first. */
+static void impossible(void) {
+  const int length = 1;
+  const MPI_Aint before = -4096;
+  MPI_Datatype rows, earlier;
+  MPI_Type_vector(10, 1, 2, MPI_INT, &rows);
+  MPI_Type_create_hindexed(1, &length, &before, MPI_INT, &earlier);
+  MPI_Type_commit(&rows);
+  MPI_Type_commit(&earlier);
+  MPI_Comm_set_errhandler(WORLD, MPI_ERRORS_RETURN);
+  const long peak = peak_kib();
+  CHECK(class_of(MPI_Send(device_in, 1 << 28, MPI_DOUBLE, next_rank, 9, WORLD)) == MPI_ERR_BUFFER);
+  CHECK(class_of(MPI_Send(device_in, 1 << 26, rows, next_rank, 9, WORLD)) == MPI_ERR_BUFFER);
+  unsigned char* const alone = device_bytes(4 << 20); /* nothing lies before it */
+  CHECK(class_of(MPI_Send(alone, 1, earlier, next_rank, 9, WORLD)) == MPI_ERR_BUFFER);
+  MPI_Request request;
+  CHECK(MPI_Irecv(device_out, 1 << 28, MPI_DOUBLE, previous_rank, 9, WORLD, &request) == 0);
+  CHECK(MPI_Cancel(&request) == 0 && MPI_Wait(&request, MPI_STATUS_IGNORE) == 0);
+#if MPI_VERSION >= 4
+  CHECK(class_of(MPI_Send_c(device_in, ((MPI_Count)1 << 62) + 1, MPI_INT, next_rank, 9, WORLD)) == MPI_ERR_BUFFER);
+  CHECK(class_of(MPI_Send_c(device_in, ((MPI_Count)1 << 62) + 1, rows, next_rank, 9, WORLD)) == MPI_ERR_BUFFER);
+#endif
+  CHECK(peak_kib() - peak < 256 << 10);
+  CHECK(MPI_Sendrecv(alone + 4096, 1, earlier, next_rank, 9, device_out, 1, MPI_INT, previous_rank, 9, WORLD,
+                     MPI_STATUS_IGNORE) == 0);
+  MPI_Comm_set_errhandler(WORLD, MPI_ERRORS_ARE_FATAL);
+  MPI_Type_free(&rows);
+  MPI_Type_free(&earlier);
+}
+
 int main(int argc, char** argv) {
   begin_test(&argc, &argv, MPI_THREAD_SINGLE);
   SEND_ALL(, int, MPI_Aint);
@@ -121,6 +166,7 @@ int main(int argc, char** argv) {
   SEND_ALL(_c, MPI_Count, MPI_Count);
 #endif
   other_order();
+  impossible();
   MPI_Finalize();
   return 0;
 }
