@@ -9,6 +9,7 @@
 
 #include "device_span.hpp"
 #include "gil.hpp"
+#include "raise.hpp"
 #include "stream_order.hpp"
 #include "waiting.hpp"
 
@@ -81,7 +82,7 @@ nb::object waiting_module() { return nb::module_::import_("peerlane._waiting"); 
 
 void throw_failed(const peerlane::failure& reason, const peerlane::op_info& info) {
   if (reason.code != EMSGSIZE) throw error(reason);
-  nb::object thrown = nb::module_::import_("peerlane._errors").attr("Error")(reason.code, reason.message);
+  nb::object thrown = nb::module_::import_("peerlane._errors").attr("Error")(reason.code, text_of_message(reason.message));
   thrown.attr("source") = info.source;
   thrown.attr("tag") = info.tag;
   thrown.attr("size_bytes") = info.size_bytes;

@@ -26,7 +26,6 @@ bool g_has_standard_error = true;
 // GDRCopy semantics: GDRCOPY_ENABLE_LOGGING enables logging, GDRCOPY_LOG_LEVEL (default 4) filters. PEERLANE_LOG takes
 // precedence over both. Without any of them nothing is printed.
 int level_from_environment() {
-  if (!g_has_standard_error) return static_cast<int>(log_level::off);
   const env_value own = env_read("PEERLANE_LOG");
   if (own.is_set) return static_cast<int>(own.integer);
   if (!env_read("GDRCOPY_ENABLE_LOGGING").is_set) return static_cast<int>(log_level::off);
@@ -61,6 +60,7 @@ bool log_enabled(log_level level) noexcept {
 void set_log_level(log_level level) noexcept { g_level.store(static_cast<int>(level)); }
 
 void log_line(log_level level, const char* format, ...) noexcept {
+  if (!g_has_standard_error) return;
   const int saved_errno = errno;
   char line[1024];
   int used = std::snprintf(line, sizeof line, "%s", prefix(level));

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <memory>
 #include <utility>
 
 #include "base/file_limit.hpp"
@@ -51,11 +52,13 @@ result<std::string> read_whole_file(const std::string& path, std::size_t max_byt
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return failed(errno);
   fcntl(fd, F_SETFL, O_RDONLY);  // a pipe's writers are waited for, if there are any
+  constexpr std::size_t kPartBytes = 65536;
   std::string out;
-  char part[65536];
+  const auto part = std::make_unique_for_overwrite<char[]>(kPartBytes);  // not on the stack: a caller's thread may have less
   ssize_t got = 0;
-  while ((got = read(fd, part, sizeof part)) > 0 || (got < 0 && errno == EINTR))
-    if (got > 0 && static_cast<std::size_t>(got) <= max_bytes - out.size()) out.append(part, static_cast<std::size_t>(got));
+  while ((got = read(fd, part.get(), kPartBytes)) > 0 || (got < 0 && errno == EINTR))
+    if (got > 0 && static_cast<std::size_t>(got) <= max_bytes - out.size())
+      out.append(part.get(), static_cast<std::size_t>(got));
     else if (got > 0) break;
   const int code = got < 0 ? errno : got > 0 ? EFBIG : 0;
   close(fd);

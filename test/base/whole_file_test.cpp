@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
@@ -155,6 +156,29 @@ TEST_F(whole_file, pipe_is_read_until_its_writers_end_and_none_is_waited_for) {
   });
   EXPECT_EQ(*read_whole_file(at("pipe")), "text");
   late.join();
+}
+
+// Threads of others may have so little.
+TEST_F(whole_file, IsReadWithASmallStack) {
+  std::ofstream(at("file")) << std::string(200'000, 'x');
+  struct call {
+    std::string path;
+    result<std::string> text = std::string();
+  } made{at("file")};
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, 64 << 10), 0);
+  pthread_t thread;
+  const auto body = [](void* given) -> void* {
+    auto& to_make = *static_cast<call*>(given);
+    to_make.text = read_whole_file(to_make.path);
+    return nullptr;
+  };
+  ASSERT_EQ(pthread_create(&thread, &attributes, body, &made), 0);
+  pthread_join(thread, nullptr);
+  pthread_attr_destroy(&attributes);
+  ASSERT_TRUE(made.text);
+  EXPECT_EQ(made.text->size(), 200'000u);
 }
 
 }  // namespace

@@ -397,6 +397,15 @@ def test_a_table_of_algorithms_is_a_file(monkeypatch, tmp_path):
             communicator.open(rank=0, size=1, host_only=True)
 
 
+def test_messages_repeat_names_that_are_not_utf_8(monkeypatch):
+    """UnicodeDecodeError hid what was wrong."""
+    for name, value, told in (("PEERLANE_COLLECTIVES_TABLE", b"/x\xff", r"/x\\xff"), ("PEERLANE_LINK_CPU", b"a\xfe", r"a\\xfe")):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, os.fsdecode(value))
+            with pytest.raises(peerlane.Error, match=told):
+                communicator.open(rank=0, size=1, host_only=True)
+
+
 def test_who_takes_part_must_be_said(monkeypatch):
     with pytest.raises(peerlane.Error):
         communicator.open(timeout=1)

@@ -9,6 +9,7 @@
 #include "base/text.hpp"
 #include "capi/errno_guard.hpp"
 #include "copy/pinned_buffer.hpp"
+#include "cuda/pointer.hpp"
 
 namespace pl::gds {
 namespace {
@@ -136,8 +137,12 @@ result<cu::device_ptr> device_address(const cu::driver_table& cuda, const void* 
 }
 
 result<cpu_word> cpu_word::find(void* pointer, int flags) {
-  if ((flags & GDS_MEMORY_MASK) != GDS_MEMORY_GPU) return cpu_word(nullptr, pointer);
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  if ((flags & GDS_MEMORY_MASK) != GDS_MEMORY_GPU) {
+    const auto cuda = ready_driver();
+    if (!cuda || !cu::find_device_memory(**cuda, address)) return cpu_word(nullptr, pointer);
+    return failure{EFAULT, format("%p is device memory, and its flags do not say GDS_MEMORY_GPU", pointer)};
+  }
   {
     auto& known = all();
     const std::lock_guard lock(known.mutex);

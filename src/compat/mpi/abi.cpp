@@ -3,9 +3,9 @@
 
 #include <dlfcn.h>
 
-#include <cstdio>
 #include <cstdlib>
 
+#include "base/log.hpp"
 #include "compat/mpi/fortran_calls.hpp"
 
 namespace pl::mpi {
@@ -39,7 +39,7 @@ void find_mpi() {
   promote();
   redirect_fortran_calls();  // of a library that was loaded since
   if (dlsym(RTLD_DEFAULT, kOtherKind) == nullptr) return;
-  std::fprintf(stderr, "peerlane-mpi: the program's MPI has another binary interface: preload %s instead\n", kWanted);
+  log_line(log_level::error, "peerlane-mpi: the program's MPI has another binary interface: preload %s instead", kWanted);
   std::abort();
 }
 

@@ -165,7 +165,7 @@ void close_devices() noexcept {
 
 void complain(const char* description, const failure& reason) noexcept {
   static std::atomic<bool> is_reported{false};
-  if (!is_reported.exchange(true)) std::fprintf(stderr, "peerlane-mpi: %s: %s\n", description, reason.message.c_str());
+  if (!is_reported.exchange(true)) log_line(log_level::error, "peerlane-mpi: %s: %s", description, reason.message.c_str());
   else PL_LOG(error, "peerlane-mpi: %s: %s", description, reason.message.c_str());
 }
 

@@ -180,6 +180,10 @@ int main(void) {
             &(gds_descriptor_t){.tag = GDS_TAG_WRITE_VALUE32,
                                 .write32 = {(uint32_t*)(uintptr_t)(memory.d_ptr + (1 << 30)), 1, GDS_MEMORY_GPU}},
             0) == EFAULT);
+  CHECK(gds_post_descriptors(1,
+                             &(gds_descriptor_t){.tag = GDS_TAG_WRITE_VALUE32,
+                                                 .write32 = {(uint32_t*)(uintptr_t)memory.d_ptr, 1, GDS_MEMORY_HOST}},
+                             0) == EFAULT);
   CHECK(gds_free_mapped_memory(&memory) == 0);
   misuse(stream);
   tell();

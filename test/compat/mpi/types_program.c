@@ -145,7 +145,7 @@ static void impossible(void) {
   unsigned char* const alone = device_bytes(4 << 20); /* nothing lies before it */
   CHECK(class_of(MPI_Send(alone, 1, earlier, next_rank, 9, WORLD)) == MPI_ERR_BUFFER);
   MPI_Request request;
-  CHECK(MPI_Irecv(device_out, 1 << 28, MPI_DOUBLE, previous_rank, 9, WORLD, &request) == 0);
+  CHECK(MPI_Irecv(device_out, 1 << 28, MPI_DOUBLE, previous_rank, 10, WORLD, &request) == 0);
   CHECK(MPI_Cancel(&request) == 0 && MPI_Wait(&request, MPI_STATUS_IGNORE) == 0);
 #if MPI_VERSION >= 4
   CHECK(class_of(MPI_Send_c(device_in, ((MPI_Count)1 << 62) + 1, MPI_INT, next_rank, 9, WORLD)) == MPI_ERR_BUFFER);
