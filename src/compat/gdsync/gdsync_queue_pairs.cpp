@@ -364,8 +364,9 @@ PL_EXPORT int gds_stream_queue_send(CUstream stream, struct gds_qp* qp, gds_send
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int gds_prepare_wait_cq(struct gds_cq* cq, gds_wait_request_t* storage, int flags) {
+  if (storage == nullptr) return refuse(__func__, {EINVAL, "no request"});  // before it is counted
   const auto made = make_wait(cq, flags);
-  if (!made || storage == nullptr) return refuse(__func__, made ? pl::failure{EINVAL, "no request"} : made.error());
+  if (!made) return refuse(__func__, made.error());
   keep(*made, storage);
   return 0;
 }
@@ -386,15 +387,19 @@ PL_EXPORT int gds_stream_wait_cq(CUstream stream, struct gds_cq* cq, int flags) 
 }
 
 // No stream will wait for it, so the CPU may take the completion.
-PL_EXPORT int gds_post_wait_cq(struct gds_cq* cq, gds_wait_request_t* storage, int flags) {
+PL_EXPORT int gds_post_wait_cq(struct gds_cq* cq, gds_wait_request_t* storage, int flags) try {
   const auto one = recall(storage);
-  if (cq == nullptr || flags != 0 || !one)
+  const auto* const queue = cq != nullptr && cq->cq != nullptr ? as_soft(cq->cq) : nullptr;
+  if (queue == nullptr || flags != 0 || !one || one->pair != queue->pair || one->end != queue->end)
     return refuse(__func__, {EINVAL, "no completion queue, flags, or no request of it"});
-  __atomic_store_n(one->pair->passed(one->end), one->number, __ATOMIC_RELEASE);
+  one->pair->give_up(one->end, one->number);
   return 0;
 }
+PL_NO_EXCEPTIONS
 
 PL_EXPORT int gds_mlx5_get_send_info(int count, const gds_send_request_t* requests, gds_mlx5_send_info_t* infos) try {
+  if (count < 0 || (count != 0 && (requests == nullptr || infos == nullptr)))
+    return refuse(__func__, {EINVAL, "no requests, or no room for the result"});
   const auto cuda = ready_driver();
   if (!cuda) return refuse(__func__, cuda.error());
   for (int i = 0; i < count; ++i) {
@@ -414,6 +419,8 @@ PL_EXPORT int gds_mlx5_get_send_info(int count, const gds_send_request_t* reques
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int gds_mlx5_get_wait_info(int count, const gds_wait_request_t* requests, gds_mlx5_wait_info_t* infos) try {
+  if (count < 0 || (count != 0 && (requests == nullptr || infos == nullptr)))
+    return refuse(__func__, {EINVAL, "no requests, or no room for the result"});
   const auto cuda = ready_driver();
   if (!cuda) return refuse(__func__, cuda.error());
   for (int i = 0; i < count; ++i) {

@@ -103,13 +103,22 @@ status soft_pair::receive(soft_work work) {
   return {};
 }
 
+// Not in the words: a stream writes there how far it has come, and other waits may precede this one.
+void soft_pair::give_up(side direction, std::uint32_t number) {
+  const auto i = index(direction);
+  const std::lock_guard lock(mutex_);
+  if (is_before(polled_[i], number)) given_up_[i].insert(number);
+}
+
 std::optional<soft_completion> soft_pair::poll(side direction, std::uint32_t waits) {
   const auto i = index(direction);
   const std::lock_guard lock(mutex_);
   if (done_[i].empty()) return {};
   const auto next = polled_[i] + 1;
   const auto passed = __atomic_load_n(&ours().passed[i], __ATOMIC_ACQUIRE);
-  if (!is_before(waits, next) && is_before(passed, next)) return {};  // a stream must see it first
+  const bool is_free = is_before(waits, next) || !is_before(passed, next) || given_up_[i].count(next) != 0;
+  if (!is_free) return {};  // a stream must see it first
+  given_up_[i].erase(next);
   const auto out = done_[i].front();
   done_[i].pop_front();
   polled_[i] = next;
@@ -258,6 +267,8 @@ void attach_to_adapter(const std::shared_ptr<soft_pair>& pair) {
 
 result<soft_piece> piece_at(const cu::driver_table& cuda, std::uint64_t address, std::size_t bytes) {
   soft_piece out;
+  if (bytes != 0 && (address == 0 || address + bytes < address))
+    return failure{EINVAL, "a piece of a message has no address, or leaves the address space"};
   out.data = reinterpret_cast<char*>(address);
   out.bytes = bytes;
   unsigned type = 0;

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "copy/gpu_context.hpp"
@@ -71,8 +72,10 @@ class soft_pair {
   std::uint32_t* doorbell() const noexcept { return &ours().doorbell; }
   std::uint32_t* completed(side direction) const noexcept { return &ours().completed[index(direction)]; }
   std::uint32_t* passed(side direction) const noexcept { return &ours().passed[index(direction)]; }
+  // No stream waits for completion `number`.
+  void give_up(side direction, std::uint32_t number);
   // The next completion that the CPU may take. Completions for which `waits` streams wait follow only once the streams
-  // have passed them.
+  // have passed them, or the wait was given up.
   std::optional<soft_completion> poll(side direction, std::uint32_t waits);
 
   // ---- The adapter's thread
@@ -121,6 +124,7 @@ class soft_pair {
   std::deque<soft_completion> done_[2];
   std::uint32_t counted_[2] = {0, 0};  // completions so far
   std::uint32_t polled_[2] = {0, 0};
+  std::set<std::uint32_t> given_up_[2];  // completions that were not polled yet
 };
 
 // Runs the pair on the adapter thread until its last other owner releases it. Starts the thread.

@@ -215,6 +215,52 @@ static int loopback(void) {
   return 0;
 }
 
+/* Misuse is answered, and what is right afterwards works. Completions 1 to 3 of receives: a stream waits for the first, the
+ * second is given up after the third. */
+static int misuse(void) {
+  struct end local;
+  gds_soft_address_t mine;
+  struct ibv_sge piece, nowhere;
+  gds_send_wr wr, *bad = NULL;
+  struct ibv_recv_wr receive, *bad_receive = NULL;
+  gds_wait_request_t waits[3];
+  gds_mlx5_wait_info_t info;
+  struct ibv_wc wc;
+  unsigned i;
+  open_end(&local, GDS_MEMORY_GPU, 0);
+  CHECK(gds_soft_get_address(local.qp, &mine) == 0 && gds_soft_connect(local.qp, &mine) == 0);
+  memset(&nowhere, 0, sizeof nowhere);
+  nowhere.length = 64;
+  memset(&wr, 0, sizeof wr);
+  wr.wr_id = 5;
+  wr.sg_list = &nowhere;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_SEND;
+  CHECK(gds_post_send(local.qp, &wr, &bad) == EINVAL && bad == &wr);
+  memset(&receive, 0, sizeof receive);
+  receive.sg_list = &nowhere;
+  receive.num_sge = 1;
+  CHECK(gds_post_recv(local.qp, &receive, &bad_receive) == EINVAL);
+  CHECK(gds_prepare_wait_cq(&local.qp->recv_cq, NULL, 0) == EINVAL); /* is no wait */
+  for (i = 0; i < 3; ++i) CHECK(gds_prepare_wait_cq(&local.qp->recv_cq, &waits[i], 0) == 0);
+  CHECK(gds_mlx5_get_wait_info(1, waits, NULL) == EINVAL && gds_mlx5_get_wait_info(-1, waits, &info) == EINVAL);
+  CHECK(gds_mlx5_get_send_info(1, NULL, NULL) == EINVAL);
+  CHECK(gds_post_wait_cq(&local.qp->send_cq, &waits[2], 0) == EINVAL); /* of the other queue */
+  CHECK(gds_post_wait_cq(&local.qp->recv_cq, &waits[2], 0) == 0 && gds_post_wait_cq(&local.qp->recv_cq, &waits[1], 0) == 0);
+  piece = memory_of(&local.sent, 64);
+  wr.sg_list = &piece;
+  for (i = 0; i < 3; ++i) {
+    post_receive(&local, 20 + i);
+    CHECK(gds_post_send(local.qp, &wr, &bad) == 0);
+    reap(&local.qp->send_cq, 5, IBV_WC_SEND);
+  }
+  CHECK(ibv_poll_cq(local.qp->recv_cq.cq, 1, &wc) == 0); /* a stream must see the first */
+  CHECK(gds_stream_post_wait_cq(local.stream, &waits[0]) == 0 && cuStreamSynchronize(local.stream) == 0);
+  for (i = 0; i < 3; ++i) reap(&local.qp->recv_cq, 20 + i, IBV_WC_RECV);
+  close_end(&local);
+  return 0;
+}
+
 int main(void) {
   int sockets[2], status = 0, type;
   pid_t child;
@@ -234,5 +280,5 @@ int main(void) {
     close(sockets[0]);
     close(sockets[1]);
   }
-  return loopback();
+  return loopback() == 0 ? misuse() : 1;
 }
