@@ -136,6 +136,7 @@ PL_EXPORT int peerlane_copier_open(const struct peerlane_copier_options* options
       return fail(EINVAL, "options->struct_bytes is not sizeof(struct peerlane_copier_options)");
     std::memcpy(&given, options, std::min(options->struct_bytes, sizeof given));
   }
+  if (given.reserved != 0) return fail(EINVAL, "reserved must be 0");
   auto cuda = pl::cu::driver();
   if (!cuda) return fail(cuda.error());
   planner::options wanted = planner::options_from_environment();

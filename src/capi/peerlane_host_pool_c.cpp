@@ -39,6 +39,7 @@ PL_EXPORT int peerlane_host_pool_open(const struct peerlane_host_pool_options* o
     return fail(EINVAL, "options->struct_bytes is not sizeof(struct peerlane_host_pool_options)");
   peerlane_host_pool_options given{};
   std::memcpy(&given, options, std::min(options->struct_bytes, sizeof given));
+  if (given.reserved != 0) return fail(EINVAL, "reserved must be 0");
   auto cuda = pl::cu::driver();
   if (!cuda) return fail(cuda.error());
   pl::copy::host_pool::options wanted;

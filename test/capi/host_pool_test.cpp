@@ -49,6 +49,9 @@ TEST_F(peerlane_host_pools, MistakesAreNamed) {
   given.struct_bytes = 3;
   EXPECT_EQ(peerlane_host_pool_open(&given, &pool), EINVAL);
   EXPECT_NE(std::string(peerlane_last_error()).find("struct_bytes"), std::string::npos);
+  given.struct_bytes = sizeof given;
+  given.reserved = 1;
+  EXPECT_EQ(peerlane_host_pool_open(&given, &pool), EINVAL);
   given = options(std::size_t{1} << 50);
   EXPECT_EQ(peerlane_host_pool_open(&given, &pool), ENOMEM);
   EXPECT_NE(std::string(peerlane_last_error()).find("ask for less"), std::string::npos) << peerlane_last_error();

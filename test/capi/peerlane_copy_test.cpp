@@ -354,6 +354,9 @@ TEST_F(peerlane_copies, HandlesThatAreNone) {
   peerlane_copier_options wrong{};
   peerlane_copier_t none = nullptr;
   EXPECT_EQ(peerlane_copier_open(&wrong, &none), EINVAL) << "struct_bytes is 0";
+  wrong.struct_bytes = sizeof wrong;
+  wrong.reserved = 1;
+  EXPECT_EQ(peerlane_copier_open(&wrong, &none), EINVAL) << "a later release may give it a meaning";
 }
 
 TEST_F(peerlane_copies, AForkedChildIsRefused) {

@@ -99,6 +99,9 @@ TEST_F(device_api, WrongArguments) {
   options.segments = 65;
   EXPECT_EQ(peerlane_device_open(&options, &device), EINVAL);
   EXPECT_NE(std::string(peerlane_last_error()).find("power of two"), std::string::npos) << peerlane_last_error();
+  options.segments = 0;
+  options.reserved = 1;
+  EXPECT_EQ(peerlane_device_open(&options, &device), EINVAL);
   EXPECT_EQ(peerlane_device_close(nullptr), EINVAL);
 
   const auto rings = open_rings();
