@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compat/nixl/backend.hpp"
 
+#include <dlfcn.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -12,6 +13,8 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "cuda/driver_table.hpp"
+#include "cuda/pointer.hpp"
 #include "os/launcher_siblings.hpp"
 
 namespace pl::nixl {
@@ -44,6 +47,16 @@ abi::status code_of(const failure& reason) {
 abi::status refuse(const char* action, const failure& reason) {
   log_line(log_level::error, "NIXL backend PEERLANE: %s: %s", action, reason.message.c_str());
   return code_of(reason);
+}
+
+// The CPU cannot copy it, although every caller's address of it looks like any other. Loads no driver: without one there is
+// no GPU memory.
+bool is_gpu_memory(std::uint64_t address) {
+  void* const loaded = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (loaded == nullptr) return false;
+  dlclose(loaded);
+  const auto cuda = cu::driver();
+  return cuda && cu::find_device_memory(**cuda, address).has_value();
 }
 
 }  // namespace
@@ -125,6 +138,8 @@ abi::status backend::register_mem(const abi::blob_descriptor& wanted, const abi:
     return refuse("memory is not registered", {EINVAL, format("%zu bytes at 0x%llx are not valid memory", wanted.size_bytes,
                                                               static_cast<unsigned long long>(wanted.address))});
   if (type == abi::memory_type::dram) {
+    if (is_gpu_memory(wanted.address))
+      return refuse("memory is not registered", {EINVAL, "it is GPU memory, described as DRAM: register it as VRAM"});
     made = memory::make_host(wanted.address, wanted.size_bytes);
   } else if (type == abi::memory_type::vram) {
     auto device = memory::make_device(*gpus_, wanted.address, wanted.size_bytes);

@@ -247,7 +247,7 @@ TEST_F(NixlBackend, ManyThreadsUseTwoAgents) {
   })) << heard.size();
 }
 
-TEST_F(NixlBackend, WhatIsNotGpuMemoryIsRefused) {
+TEST_F(NixlBackend, MemoryOfAnotherKindIsRefused) {
   const agent one("one");
   const std::vector<unsigned char> host(kBytes);
   const device_buffer device(kBytes);
@@ -256,6 +256,7 @@ TEST_F(NixlBackend, WhatIsNotGpuMemoryIsRefused) {
   EXPECT_EQ(one.add(device.pointer(), kBytes + (64u << 20), abi::memory_type::vram, out), code::invalid_param);
   EXPECT_EQ(one.add(0, kBytes, abi::memory_type::vram, out), code::invalid_param);
   EXPECT_EQ(one.add(address(host), kBytes, abi::memory_type::file, out), code::not_supported);
+  EXPECT_EQ(one.add(device.pointer(), kBytes, abi::memory_type::dram, out), code::invalid_param);
 }
 
 TEST_F(NixlBackend, RangesThatAreNoMemoryAreRefused) {
