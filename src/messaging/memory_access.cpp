@@ -49,6 +49,15 @@ result<memory> memory_access::inspect(const buffer& data) {
   return found;
 }
 
+result<memory> memory_access::inspect_lasting(const buffer& data) {
+  auto found = inspect(data);
+  if (!found || data.bytes == 0 || planner_ == nullptr || data.kind == memory_kind::detect) return found;
+  const bool is_device = cu::find_device_memory(*cuda_, data.address).has_value();
+  if (is_device == found->is_device) return found;
+  return failure{EINVAL, is_device ? "the buffer is declared as host memory, but the address is device memory: declare it so"
+                                   : "the buffer is declared as device memory, but the driver knows none at its address"};
+}
+
 status memory_access::copy(const copy::transfer& transfer, const memory& device_side, touch access) const {
   // Another memory object may follow the first one, and its properties are unknown.
   const auto& known = device_side.device;

@@ -49,6 +49,9 @@ class memory_access {
   // Classifies a buffer. Queries the driver at most once for each message, and not at all for registered memory or memory in
   // host_ranges. EINVAL: device memory without a GPU, or bytes without an address or that leave the address space.
   result<memory> inspect(const buffer& data);
+  // The same for a buffer that others will access later, so that a wrong kind is found now and not by a fault of this
+  // process.
+  result<memory> inspect_lasting(const buffer& data);
   // True: the buffer is host memory or empty, and inspect() would not query the driver.
   bool is_known_host(const buffer& data) noexcept {
     if (data.bytes == 0) return true;

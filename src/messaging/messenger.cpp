@@ -322,7 +322,7 @@ messenger::registration::~registration() = default;
 result<messenger::registration> messenger::register_memory(const buffer& memory) {
   if (core_->context_.is_foreign_process()) return kForeign;
   const std::lock_guard lock(core_->mutex_);
-  auto range = core_->context_.buffers.inspect(memory);
+  auto range = core_->context_.buffers.inspect_lasting(memory);
   if (!range) return std::move(range).error();
   registration out;
   out.kept_ = std::make_unique<registration::kept>();

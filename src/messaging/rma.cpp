@@ -35,7 +35,7 @@ constexpr const char* kRefused = "the target refuses: its window has ended, or t
 // ---- Windows
 
 result<window::key_t> remote_access::expose(const buffer& data) {
-  auto range = context_.buffers.inspect(data);
+  auto range = context_.buffers.inspect_lasting(data);
   if (!range) return std::move(range).error();
   const auto id = next_window_++;
   windows_[id] = *range;

@@ -88,6 +88,24 @@ TEST_P(gpu_window, a_stopped_target_is_read_and_written) {
             0);
 }
 
+// The owner would only notice when another rank accesses it: by a fault in the owner.
+TEST(gpu_window, memory_of_another_kind_than_declared_is_refused) {
+  EXPECT_EQ(run_two(gpus::none,
+                    [](const rank_context& ctx) {
+                      if (ctx.rank != 0) return 0;
+                      const window_memory memory(false);
+                      std::uint64_t word = 0;
+                      const auto* const device = reinterpret_cast<const void*>(memory.address());
+                      for (const auto& wrong : {host_buffer(device, 8), device_buffer(copy::address_of(&word), 8)}) {
+                        CHECK(ctx.messenger->expose(wrong).code() == EINVAL);
+                        CHECK(ctx.messenger->register_memory(wrong).code() == EINVAL);
+                      }
+                      CHECK_OK(ctx.messenger->expose(host_buffer(&word, 8)));
+                      return 0;
+                    }),
+            0);
+}
+
 TEST(gpu_window, ended_at_a_stopped_target_refuses_puts_and_gets) {
   EXPECT_EQ(run_two(gpus::none,
                     [](const rank_context& ctx) {
