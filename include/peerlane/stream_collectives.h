@@ -63,8 +63,8 @@ struct peerlane_stream_collectives_options {
  *
  * @param options      may be NULL: all defaults. Not kept after the call.
  * @param collectives  end it with peerlane_stream_collectives_close().
- * @return the same at every rank: 0; ENOTSUP: a GPU cannot access the memory of another, there are more than 16 ranks, or
- *         the library was built without nvcc; ENOMEM.
+ * @return the same at every rank: 0; EINVAL: the options of a rank are invalid; ENOTSUP: a GPU cannot access the memory of
+ * another, there are more than 16 ranks, or the library was built without nvcc; ENOMEM.
  */
 int peerlane_stream_collectives_open(peerlane_triggered_t context, const struct peerlane_stream_collectives_options* options,
                                      peerlane_stream_collectives_t* collectives);

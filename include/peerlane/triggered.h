@@ -240,7 +240,8 @@ int peerlane_channel_close(peerlane_triggered_t context, peerlane_channel_t chan
  *
  * @param window        an imported window of the channel's peer.
  * @param offset_bytes  from the begin of the window.
- * @param source        this GPU's memory; must not change until the stream has passed the put.
+ * @param source        this GPU's memory; must not change until the stream has passed the put. The driver is asked about
+ *                      memory of unknown kind only.
  * @param sequence      may be NULL; receives the number of the put.
  * @return 0; ERANGE: the bytes leave the window; EINVAL: the window of another rank; ENOTSUP: the stream is being captured
  *         and the executor cannot be captured, or this GPU cannot access the window; EAGAIN, or the channel's error: see the
@@ -268,7 +269,11 @@ int peerlane_channel_signal(peerlane_triggered_t context, peerlane_channel_t cha
 int peerlane_channel_wait_signal(peerlane_triggered_t context, peerlane_channel_t channel, void* stream, uint64_t sequence,
                                  uint64_t* waited);
 
-/** @brief Queues a release on a stream: the peer may then overwrite the bytes of its puts up to `sequence`. */
+/**
+ * @brief Queues a release on a stream: the peer may then overwrite the bytes of its puts up to `sequence`.
+ * @return as peerlane_channel_put_signal(); 0 without an effect if as much was released before. As in the other calls with a
+ *         number, EINVAL: it is 2^62 or more.
+ */
 int peerlane_channel_release(peerlane_triggered_t context, peerlane_channel_t channel, void* stream, uint64_t sequence);
 
 /**
