@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The copy envelope on a real GPU: calibrates, then sweeps every way to copy, the planner and cuMemcpy from 1 B to 1 GiB with
-# that calibration, what a resident GPU engine costs other work, and lists and asynchronous copies. No build here: it takes
+# that calibration, what a resident copy kernel costs other work, and lists and asynchronous copies. No build here: it takes
 # the folder that `make build` leaves. Results (JSON and text) go to the folder given, a short table comes last. About four
 # minutes; --quick: about one (up to 64 MiB, short samples).
 #   scripts/gpu/envelope.sh [--quick] <out folder of the build> <results folder>

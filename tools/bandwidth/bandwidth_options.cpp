@@ -37,7 +37,8 @@ class command_line {
   command_line(const tools::invocation& call, bandwidth_options& options)
       : call_(call),
         options_(options),
-        parser_(call, "Bandwidth and latency between host and GPU memory, by copy engine, kernel, BAR1 and GPU engine") {
+        parser_(call,
+                "Measures bandwidth and latency between host and GPU memory, by copy engine, kernel, BAR1 and DMA channel") {
     add_original();
     add_ours();
     add_output();
@@ -86,7 +87,7 @@ class command_line {
         ->type_name("N");
     parser_.flag("-m,--useMean", options_.test.use_mean, "Report the mean of the samples, not the median");
     app.add_option("-P,--targetNumPairs", options_.pairs_wanted,
-                   "Pairs that tests between processes measure, chosen so that every GPU takes part; -1: all [-1]")
+                   "Number of pairs to measure, chosen so that every GPU takes part; -1: all [-1]")
         ->type_name("N")
         ->check(CLI::Range(std::int64_t{-1}, std::int64_t{1} << 40).description(""));
     parser_.flag("-H,--useHugePages", raw_.use_huge_pages, "Host memory on huge pages, as --host-memory huge");
@@ -107,7 +108,8 @@ class command_line {
 
   void add_ours() {
     auto& app = parser_.app();
-    app.add_option("--size-sweep", raw_.sweep, "Measure every power of two of a range such as 4K:256M, instead of one size")
+    app.add_option("--size-sweep", raw_.sweep,
+                   "Measure several sizes instead of one: FROM, doubled until TO, such as 4K:256M")
         ->type_name("FROM:TO");
     app.add_option("--transfer", options_.transfers,
                    "Transfers that run together: \"H0 -> [ce] -> G0, G0 -> [sm:16] -> H0\"")
@@ -119,12 +121,12 @@ class command_line {
     parser_.integer("--sm-count", raw_.sm_count, 0, 1024, "Multiprocessors of one GPU for copy kernels; 0: all");
     parser_.integer("--threads", raw_.threads, 0, 1024, "CPU threads of a transfer through BAR1; 0: one");
     parser_.integer("--timeout", "SECONDS", raw_.timeout_s, 1, 3600,
-                    "Time limit of one sample, and for silent processes, s");
+                    "Time limit of one sample; of a process that does not answer: this, but at least 60 s");
     parser_.integer("--seed", raw_.seed, 0, INT64_MAX, "Seed of the data and of pointer chases");
-    parser_.integer("--nodes", raw_.nodes, 0, 4096, "Processes of a multi-node run; 0: from the launcher");
-    parser_.integer("--rank", raw_.rank, -1, 4095, "This process among them [the launcher says]");
+    parser_.integer("--nodes", raw_.nodes, 0, 4096, "Number of processes of a multi-node run; 0: as the launcher says");
+    parser_.integer("--rank", raw_.rank, -1, 4095, "Rank of this process; -1: as the launcher says");
     app.add_option("--rendezvous", options_.ranks.rendezvous, "Address at which process 0 listens")->type_name("HOST:PORT");
-    parser_.flag("--multicast", options_.test.allow_multicast, "Allow testcases 54 and 55 to make multicast objects");
+    parser_.flag("--multicast", options_.test.allow_multicast, "Let testcases 54 and 55 create multicast objects");
   }
 
   void add_output() {
@@ -141,15 +143,15 @@ class command_line {
           ->type_name("FILE");
       parser_.flag("--compat", raw_.compat, "Text and -j as the original prints them");
     }
-    app.add_option("--jsonl", options_.jsonl_path, "Write a line to FILE as soon as a cell is finished")->type_name("FILE");
+    app.add_option("--jsonl", options_.jsonl_path, "Write a line to FILE for each finished cell")->type_name("FILE");
     app.add_option("--csv", options_.csv_path, "Write all cells to FILE as a table")->type_name("FILE");
-    parser_.flag("--compat-bugs", raw_.compat_bugs, "Measure and name what the original does, mistakes included");
+    parser_.flag("--compat-bugs", raw_.compat_bugs, "Measure and name things as the original does, mistakes included");
     app.add_option("--baseline", options_.baseline_path, "Compare with the result file of an earlier run")
         ->type_name("FILE");
     app.add_option("--threshold", raw_.threshold,
                    "A rate is slow if it is this much below the baseline [5], or without one, below the expectation [15]")
         ->type_name("PERCENT");
-    parser_.flag("--no-judge", raw_.no_judge, "No expectations and verdicts");
+    parser_.flag("--no-judge", raw_.no_judge, "Do not compare with expectations; print no verdicts");
   }
 
   // Flags that follow -j in one word, -jv or -jb64, are options of their own in the original: its -j never has a value.

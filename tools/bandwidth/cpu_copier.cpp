@@ -110,7 +110,7 @@ class kernel_copier final : public cpu_copier {
       ++retries_;
       if (refused_ns == 0) refused_ns = monotonic_ns();
       if (monotonic_ns() - refused_ns > kEngineTimeoutNs)
-        return failure{ETIMEDOUT, "the GPU engine took no copy for 2 s: the GPU is full; end other programs on it"};
+        return failure{ETIMEDOUT, "the copy kernel took no copy for 2 s: the GPU is full; end other programs on it"};
       sched_yield();
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One transfer that a CPU thread drives: BAR, the GPU engine, DMA channels, and those of CUDA's copies that block the
+// One transfer that a CPU thread drives: BAR1, the copy kernel, DMA channels, and those of CUDA's copies that block the
 // caller.
 #pragma once
 

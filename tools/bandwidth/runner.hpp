@@ -68,7 +68,7 @@ struct mismatch {
 struct transfer_outcome {
   std::vector<double> own_gb_per_s;  // per sample, GB = 1e9 bytes
   unsigned copies = 0;               // per sample, as run
-  std::uint64_t retries = 0;         // copies that the GPU engine refused for the moment (EAGAIN), in the whole run
+  std::uint64_t retries = 0;         // copies that the copy kernel refused for the moment (EAGAIN), in the whole run
   mismatch wrong;                    // over all samples
 };
 

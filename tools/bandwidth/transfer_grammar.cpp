@@ -132,7 +132,7 @@ class parser {
         parsed = kind;
         return true;
       }
-    return expected("who copies: ce, sm, bar, engine or dma");
+    return expected("who copies: ce, sm, bar, engine, dma or tma");
   }
 
   bool size(std::uint64_t& bytes) {

@@ -27,11 +27,11 @@ inline place gpu_place(int ordinal) { return {place::kind::gpu, ordinal, host_ki
 //   ce      the GPU's copy engines (cuMemcpyAsync); one call a copy
 //   sm      a copy kernel on `width` multiprocessors (0: all of them); one launch for all copies of a sample
 //   bar     CPU stores and loads through BAR1 by `width` threads (0: 1); host <-> GPU only
-//   engine  the resident GPU engine of src/copy with `width` workers (0: 1)
-//   tma     a kernel that copies by bulk copies, on `width` multiprocessors (0: all); GPU memory only, compute
-//   capability 9.0 read    a kernel that reads the source and keeps only digests of what it read; local GPU memory write   a
-//   kernel that writes the destination and reads only 8 bytes; local GPU memory dma     a DMA channel of src/copy; `width`:
-//   KiB of the scattered blocks into which the bytes are cut (0: one piece)
+//   engine  the planner's resident copy kernel (src/copy) with `width` workers (0: 1); host <-> GPU only
+//   dma     a DMA channel of src/copy; `width`: KiB of the scattered blocks into which the bytes are cut (0: one piece)
+//   tma     a kernel that copies by bulk copies, on `width` multiprocessors (0: all); GPU memory, compute capability 9.0
+//   sm_read   a kernel that reads the source and keeps only digests of it; local GPU memory
+//   sm_write  a kernel that writes the destination and reads only 8 bytes; local GPU memory
 enum class executor_kind : std::uint8_t { ce, sm, bar, engine, dma, tma, sm_read, sm_write };
 constexpr bool is_kernel(executor_kind kind) {
   return kind == executor_kind::sm || kind == executor_kind::tma || kind == executor_kind::sm_read ||

@@ -47,7 +47,7 @@ void device_block::read(std::uint64_t offset, void* target, std::uint64_t bytes)
   inside([&] { gpu_.check(gpu_.cuda().cuMemcpyDtoH_v2(target, pointer_ + offset, bytes), "cuMemcpyDtoH"); });
 }
 
-// The default stream, not the context, is waited for: a held GPU engine never leaves the context idle.
+// The default stream, not the context, is waited for: a held copy kernel never leaves the context idle.
 void device_block::set(std::uint64_t offset, unsigned char value, std::uint64_t bytes) const {
   inside([&] {
     gpu_.check(gpu_.cuda().cuMemsetD8_v2(pointer_ + offset, value, bytes), "cuMemsetD8");

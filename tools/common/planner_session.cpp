@@ -19,7 +19,7 @@ planner_session::planner_session(const gpu_session& gpu, const copy::planner::op
       probe_device_(gpu, gpu.ordinal(), 4096),
       planner_(must(copy::planner::open(gpu.cuda(), wanted))) {
   must(planner_->prepare(gpu.ordinal()));
-  if (!wanted.use_engine) why_not_ = "the GPU engine is switched off (PEERLANE_COPY_ENGINE=0)";
+  if (!wanted.use_engine) why_not_ = "PEERLANE_COPY_ENGINE disables the copy kernel";
 }
 
 bool planner_session::takes_a_copy() {
@@ -40,7 +40,7 @@ bool planner_session::hold() {
   hold_.emplace(*std::move(held));
   for (const std::uint64_t begin_ns = monotonic_ns(); !takes_a_copy();) {
     if (why_not_.empty() && monotonic_ns() - begin_ns > kHotTimeoutNs)
-      why_not_ = "the GPU engine's kernel did not start within 2 s: the GPU is full";
+      why_not_ = "the copy kernel did not start within 2 s: the GPU is full";
     if (!why_not_.empty()) {
       hold_.reset();
       return false;

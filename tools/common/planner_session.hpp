@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A copy planner for one tool, set up from the environment, and the wait until its GPU engine accepts copies.
+// A copy planner for one tool, set up from the environment, and the wait until its copy kernel accepts copies.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ class planner_session {
   copy::planner& operator*() const { return *planner_; }
   copy::planner* operator->() const { return planner_.get(); }
 
-  // Keeps the GPU engine hot until let_go(), and waits until it takes copies. Returns false if that is impossible; see
+  // Keeps the copy kernel hot until let_go(), and waits until it takes copies. Returns false if that is impossible; see
   // why_not().
   bool hold();
   void let_go() { hold_.reset(); }

@@ -49,7 +49,7 @@ copy::cost_table measure(const gpu_session& gpu, const calibrate_options& option
     line->start_step(done, description);
   };
   // Otherwise the first curves would be measured while the copy kernel starts.
-  if (!planner.hold()) std::printf("note: without the GPU engine: %s\n", planner.why_not().c_str());
+  if (!planner.hold()) std::printf("note: without the copy kernel: %s\n", planner.why_not().c_str());
   return must(copy::calibrate(gpu.cuda(), *planner, wanted));
 }
 

@@ -49,7 +49,7 @@ class async_bench {
         pageable_(kBytes),
         stream_(gpu),
         planner_(gpu) {
-    if (!options.no_hold && !planner_.hold()) results.add_note("the GPU engine is not held: " + planner_.why_not());
+    if (!options.no_hold && !planner_.hold()) results.add_note("the copy kernel is not held: " + planner_.why_not());
   }
 
   void run() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `peerlane copy --beside`: what a resident GPU engine costs everything else.
+// `peerlane copy --beside`: what a resident copy kernel costs everything else.
 //
 // Calls that wait for the GPU to be idle (cuMemFree, cuModuleUnload, cuCtxSynchronize) may wait for the engine's kernel, at
 // most its lease; kernels of the application share the multiprocessors with it. Both are measured without an engine, with
@@ -43,8 +43,8 @@ class beside_bench {
 
   void run() {
     if (!scene_.enter(engine_state::held)) {
-      std::printf("note: without a GPU engine there is nothing to compare: %s\n", scene_.why_not().c_str());
-      results_.add_note("no GPU engine: " + scene_.why_not());
+      std::printf("note: without a copy kernel there is nothing to compare: %s\n", scene_.why_not().c_str());
+      results_.add_note("no copy kernel: " + scene_.why_not());
     }
     results_.set_parameter("lease_us_in_force", scene_.lease_us());
     calls();
@@ -144,7 +144,7 @@ class beside_bench {
       cells.push_back(format("%.2f", worst));
       table.add_row(std::move(cells));
     }
-    std::printf("\ncalls beside a GPU engine, microseconds; lease %u us; %" PRIu64 " copies by the thread that used it\n%s",
+    std::printf("\ncalls beside a copy kernel, microseconds; lease %u us; %" PRIu64 " copies by the thread that used it\n%s",
                 scene_.lease_us(), scene_.copies_beside(), table.render().c_str());
   }
 
@@ -261,7 +261,7 @@ class beside_bench {
         cells.push_back(one.bytes > 0 && p50_ns[state] > 0 ? format("%.0f", one.bytes / p50_ns[state]) : "-");
       table.add_row(std::move(cells));
     }
-    std::printf("\nkernels beside a GPU engine, milliseconds by events\n%s", table.render().c_str());
+    std::printf("\nkernels beside a copy kernel, milliseconds by events\n%s", table.render().c_str());
   }
 
   const gpu_session& gpu_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contenders (samples.hpp) whose operation may answer "not now": a copy by a GPU engine that has just left.
+// Contenders (samples.hpp) whose operation may answer "not now": a copy by a copy kernel that has just left.
 #pragma once
 
 #include <unistd.h>

@@ -83,7 +83,7 @@ class copy_sweep {
     check_methods();
     arena_.emplace(gpu, cases_, options.max_bytes, static_cast<std::uint64_t>(options.seed));
     planner_.emplace(gpu);
-    if (!options.no_hold && !planner_->hold()) note("the GPU engine is not held: " + planner_->why_not());
+    if (!options.no_hold && !planner_->hold()) note("the copy kernel is not held: " + planner_->why_not());
     const std::string& origin = (*planner_)->costs_origin();  // the file's name suffices; its folder stays private
     results.set_parameter("costs", origin.substr(origin.find('/') == 0 ? origin.rfind('/') + 1 : 0));
     results.set_parameter("threads", (*planner_)->threads());
@@ -91,7 +91,7 @@ class copy_sweep {
     results.add_note("cuMemcpy of pageable memory may return when the driver has the data, before the GPU has it");
     results.add_note("between GPU memories cuMemcpy is cuMemcpyDtoD and cuStreamSynchronize");
     results.add_note("stores of up to 4 KiB are timed in batches of 16, so p99 is of batch means there");
-    std::printf("costs: %s; %u CPU threads; GPU engine %s\n", (*planner_)->costs_origin().c_str(), (*planner_)->threads(),
+    std::printf("costs: %s; %u CPU threads; copy kernel %s\n", (*planner_)->costs_origin().c_str(), (*planner_)->threads(),
                 options.no_hold               ? "not held (--no-hold)"
                 : planner_->why_not().empty() ? "held hot"
                                               : "not held");
@@ -294,7 +294,7 @@ class copy_sweep {
     for (std::size_t i = 0; i < all.size(); ++i, ++one) {
       misses += one->record.misses;
       if (all[i].samples_ns.empty()) {
-        note(format("%s has no sample at some sizes: the GPU engine never took it", one->name.c_str()));
+        note(format("%s has no sample at some sizes: the copy kernel never took it", one->name.c_str()));
         continue;
       }
       add_method_row(test_case, bytes, *one, all[i]);
@@ -431,7 +431,7 @@ class copy_sweep {
                      format_size(one.worst_bytes)});
     std::printf("\nplanner against the envelope\n%s", table.render().c_str());
     const auto counts = (*planner_)->counts();
-    std::printf("\nGPU engine: %" PRIu64 " launches, %" PRIu64 " refusals while not resident, %" PRIu64
+    std::printf("\ncopy kernel: %" PRIu64 " launches, %" PRIu64 " refusals while not resident, %" PRIu64
                 " while busy, %" PRIu64 " left before they looked; planner fell back %" PRIu64 " times\n",
                 counts.engine.launches, counts.engine.not_hot, counts.engine.all_busy, counts.engine.left,
                 counts.engine_not_taken);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The states of the GPU engine during which other work is measured.
+// The states of the copy kernel during which other work is measured.
 #pragma once
 
 #include <array>

@@ -67,7 +67,7 @@ TEST(TransferGrammar, ErrorsPointAtTheColumn) {
            {"X0 -> G0", 1, "a place"},
            {"G -> H", 2, "GPU's number"},
            {"G0 G1", 4, "->"},
-           {"G0 -> [warp] -> G1", 8, "ce, sm, bar, engine or dma"},
+           {"G0 -> [warp] -> G1", 8, "ce, sm, bar, engine, dma or tma"},
            {"G0 -> [ce:2] -> G1", 10, "no width"},
            {"G0 -> [sm:0] -> G1", 11, "from 1 to"},
            {"G0 -> [sm:x] -> G1", 11, "how many"},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Other work on the GPU, for `peerlane copy --beside`: how much slower is it while a GPU engine is resident?
+// Other work on the GPU, for `peerlane copy --beside`: how much slower is it while a copy kernel is resident?
 #include "cuda/kernel_device.cuh"
 
 using namespace pl::dev;
