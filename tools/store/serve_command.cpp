@@ -101,7 +101,7 @@ int serve(const tools::invocation& call) {
   parser.text("--log", "FILE", config.log, "Log file [standard error]");
   parser.text("--log-level", "debug|info|warn|error", config.log_level,
               "Lowest level that is logged: debug, info, warn or error [info]");
-  parser.flag("--check", check_only, "Check the settings and the TLS files, and exit");
+  parser.flag("--check", check_only, "Check the settings, the data directory and the TLS files, and exit");
   parser.flag("--print-schema", print_schema, "Print the JSON schema of the config file and exit");
   if (const auto code = parser.parse()) return *code;
   if (print_schema) {
