@@ -16,7 +16,7 @@ _FILL_CHUNK_BYTES = 4 << 20
 
 
 def copy_async(dst: AnyArray, src: AnyArray, *, after: After = "auto") -> _core.Operation:
-    """Begins a copy: `await` the operation, wait(), or make_wait(stream). The operation keeps both tensors. Until it has ended, do not
+    """Starts a copy: `await` the operation, wait(), or make_wait(stream). The operation keeps both tensors. Until it has ended, do not
     write the source, and do not read or write the destination."""
     return _core.copy_async(dst, src, after)
 
