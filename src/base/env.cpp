@@ -228,7 +228,8 @@ constexpr std::array kVariables = {
     env_variable{"PEERLANE_SIM_FABRIC", env_type::choice, "", "off", "off|on|no_imex",
                  "simulated GPU: fabric handles of memory; no_imex: as on a machine without the IMEX service"},
     env_variable{"PEERLANE_SIM_MODE", env_type::choice, "", "plain", "plain|mig|confidential|mps|no_peers",
-                 "simulated GPU: a mode in which DMA channels are not available"},
+                 "simulated GPU: mig, confidential, mps: there are no DMA channels; no_peers: no GPU can access another "
+                 "GPU's memory"},
     env_variable{"PEERLANE_SIM_MULTICAST", env_type::boolean, "", "1", "",
                  "simulated GPU: the switch between its devices supports multicast (cuMulticast*)"},
     env_variable{"PEERLANE_SIM_LOG", env_type::choice, "", "error", "debug|info|warn|error|off",
@@ -244,7 +245,7 @@ constexpr std::array kVariables = {
     env_variable{"CUDA_VISIBLE_DEVICES", env_type::text, "", "", "",
                  "simulated GPU: visible devices in this order, by ordinal or GPU-uuid (as CUDA)"},
     env_variable{"CUDA_DEVICE_MAX_CONNECTIONS", env_type::integer, "", "0", "",
-                 "simulated GPU: if not 0, used instead of PEERLANE_SIM_QUEUES (as CUDA)"},
+                 "simulated GPU: replaces the number in PEERLANE_SIM_QUEUES, if both are not 0"},
     env_variable{"CUDA_LAUNCH_BLOCKING", env_type::integer, "", "0", "",
                  "not 0: disables triggered streams and the copy kernel, which cannot work with it; the peerlane program "
                  "ignores it (as CUDA)"},
