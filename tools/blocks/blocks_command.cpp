@@ -72,7 +72,7 @@ std::optional<int> parse(const invocation& call, blocks_options& options) {
                   "Contenders to measure: peerlane, cuMemcpyBatchAsync, \"gather 16 SMs\", ... [all]")
       ->delimiter(',')
       ->type_name("LIST");
-  parser.size("--memory", options.memory_bytes, "Longest list; the program takes five times that of memory");
+  parser.size("--memory", options.memory_bytes, "Size of the longest list; the program uses five times this memory");
   parser.integer("--each", options.most_each, 0, 1'000'000,
                  "Longest list that is also copied with one cuMemcpyAsync for each block");
   parser.integer("--samples", options.samples, 3, 10'000'000, "Maximum number of samples of each contender at each point");

@@ -105,7 +105,7 @@ void command_parser::flag(const std::string& names, bool& value, const std::stri
 }
 
 void command_parser::text(const std::string& names, const std::string& kind, std::string& value, const std::string& help) {
-  app_->add_option(names, value, help)->type_name(kind);
+  app_->add_option(names, value, value.empty() ? help : with_default(help, "", value))->type_name(kind);
 }
 
 void command_parser::positional(const std::string& name, presence wanted, std::string& value, const std::string& help) {

@@ -57,12 +57,13 @@ std::optional<int> parse(const invocation& call, gate_options& options) {
   parser.text("--learn", "FILE", options.learn_path, "Measure several times and write the baseline to this file");
   parser.flag("--add", options.add,
               "With --learn: add the runs to the file, so that the baseline covers the variation between days");
-  parser.integer("--runs", options.runs, 1, 1000, "Runs of --learn; three together are the least for thresholds [8]");
+  parser.integer("--runs", options.runs, 1, 1000,
+                 "Number of runs of --learn; a baseline needs three for its thresholds [8]");
   parser.flag("--passive", options.passive, "Only read the machine's state: no copies, no context on a GPU");
   parser.flag("--refuse-in-use", options.refuse_in_use,
-              "Exit with 4 where another process has a GPU; else only the passive part runs");
+              "Exit with code 4 if another process uses a GPU; without this, only the passive part runs then");
   parser.integer("--budget", "SECONDS", options.budget_s, 0, 600,
-                 "Seconds after which nothing new begins; 0: 10 for one GPU, 20 for more [0]");
+                 "Time after which no new measurement starts, s; 0: 10 for one GPU, 20 for more [0]");
   parser.text("--false-alarm", "CHANCE", false_alarm,
               "Probability that variation alone makes a healthy machine unfit [1e-4]");
   parser.text("--output", "text|line|prometheus", options.output, "Output format [text]");

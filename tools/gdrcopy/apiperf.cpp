@@ -30,7 +30,7 @@ std::optional<int> parse(const invocation& call, apiperf_options& options) {
   command_parser parser(call, "Measures the cost of the calls that make and remove a mapping");
   parser.size("-s,--size", options.max_bytes, "Largest buffer; sizes are doubled from 64 KiB up to it");
   parser.integer("-n,--iters", options.iterations, 1, 100'000'000, "Measured iterations per size");
-  parser.integer("-w,--warmup", options.warm_up, 0, 100'000'000, "Iterations before measuring");
+  parser.integer("-w,--warmup", options.warm_up, 0, 100'000'000, "Untimed iterations before them");
   parser.flag("--cached", options.cached, "Keep another pin of the allocation alive: measures the pin cache");
   parser.mapping(options.common);
   parser.common(options.common);

@@ -23,12 +23,12 @@ std::optional<int> parse(const invocation& call, copylat_options& options) {
   parser.size("-s,--size", options.max_bytes, "Largest copy; sizes are doubled from 1 byte up to it");
   parser.integer("-w,--write-iters", options.write_iterations, 1, 1'000'000'000, "Number of writes per size");
   parser.integer("-r,--read-iters", options.read_iterations, 1, 1'000'000'000, "Number of reads per size");
-  parser.flag("-c,--cumemcpy", options.with_cu_memcpy, "Also measure cuMemcpy (stock shape; the comparison always does)");
+  parser.flag("-c,--cumemcpy", options.with_cu_memcpy, "With --stock: also measure cuMemcpy (the comparison always does)");
   parser.flag("-C,--cold", options.cold,
               "Cold CPU cache: the GPU rewrites the data before each read (caching mappings only)");
   std::vector<std::string> sizes;
   options.stock_shape = call.drop_in;
-  parser.flag("--stock", options.stock_shape, "Print the stock tool's output instead of the comparison");
+  parser.flag("--stock", options.stock_shape, "Print the output of GDRCopy's tool instead of the comparison");
   parser.flag("--alignments", options.alignments,
               "Measure reads at every device alignment 0..63, instead of the comparison");
   parser.flag("--batch", options.batch,

@@ -45,7 +45,7 @@ struct sanity_options {
 std::optional<int> parse(const invocation& call, sanity_options& options) {
   command_parser parser(call, "Tests mappings and copies, each case in its own process. Exit code 1 if one fails");
   parser.flag("-v,--verbose", options.verbose, "Print the running case to stderr");
-  parser.flag("-s,--no-summary", options.no_summary, "No summary");
+  parser.flag("-s,--no-summary", options.no_summary, "Do not print a summary");
   parser.flag("-l,--list", options.list, "List the cases; with -v also what each asserts");
   parser.app().add_option("-t,--test", options.names, "Run this case only; may be repeated")->type_name("NAME")->take_all();
   parser.flag("-e,--extended", options.extended, "Also run the extended cases (they need gdrdrv with dbg_enabled=1)");

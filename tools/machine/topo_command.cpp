@@ -146,7 +146,7 @@ void add_options(command_parser& parser, topo_options& options) {
   parser.text(
       "--record", "FILE", options.record,
       "Record this machine's topology to FILE, - is standard output (no serial numbers, MAC addresses or host names)");
-  parser.integer("-n,--ranks", options.ranks, 0, 4096, "Processes on this machine; 0: one for each GPU");
+  parser.integer("-n,--ranks", options.ranks, 0, 4096, "Number of processes to place on this machine; 0: one for each GPU");
   parser.flag("-m,--matrix", options.is_matrix_only, "Print the matrix only");
   parser.flag("--strict", options.is_strict, "Exit code 1 if there is a BLOCKER");
 }

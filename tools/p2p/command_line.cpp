@@ -89,7 +89,7 @@ memory_kind kind_in(const std::string& text) {
 
 void read_places(const raw_options& raw, settings& parsed) {
   if (!raw.accelerator.empty() && raw.accelerator != "cuda" && raw.accelerator != "managed")
-    throw tool_failure(format("-d %s: cuda and managed are what there is", raw.accelerator.c_str()));
+    throw tool_failure(format("-d %s: cuda or managed", raw.accelerator.c_str()));
   if (raw.accelerator == "managed") parsed.source = parsed.destination = memory_kind::managed_device;
   if (raw.places.size() == 1 || raw.places.size() > 2) throw tool_failure("name both sides' memory: D D, H D, ...");
   if (raw.places.size() == 2) {
@@ -235,15 +235,16 @@ void add_own_options(tools::command_parser& parser, raw_options& raw, settings& 
   parser.text("--pct", "PERCENT,...", raw.percentiles, "Print percentiles of the iterations, for example 50,99,99.9");
   parser.integer("--batches", raw.batches, 1, 100'000, "Repeat each size; prints the median, lowest and highest");
   parser.flag("--cold", parsed.cold, "Allocate new memory in each iteration");
-  parser.integer("--rotate", raw.rotate, 1, 100'000, "Use this many buffers in turn");
+  parser.integer("--rotate", raw.rotate, 1, 100'000, "Number of buffers that are used in turn");
   parser.flag("--consume", parsed.consume, "The receiver's GPU (or CPU) reads the data; the time includes this");
   parser.flag("--show-plan", parsed.show_plan, "Print which transport carries the messages");
-  parser.text("--gpus", "N,...", raw.gpus, "GPU of each local rank: 0,1 [rank modulo GPUs]");
-  parser.text("--launch", "auto|fork|env", raw.launch, "fork: local processes; env: as mpirun or srun says; auto [auto]");
+  parser.text("--gpus", "N,...", raw.gpus, "GPU of each local rank, for example 0,1 [local rank modulo number of GPUs]");
+  parser.text("--launch", "auto|fork|env", raw.launch,
+              "fork: local processes; env: those of mpirun or srun; auto: env under a launcher, else fork [auto]");
   parser.integer("-n,--processes", raw.processes, 2, 128, "Number of processes for --launch fork");
   parser.text("--listen", "[ADDRESS:]PORT", parsed.listen,
-              "[ADDRESS:]PORT: run as rank 0 of two and wait for rank 1 (--peer)");
-  parser.text("--peer", "HOST:PORT", parsed.peer, "HOST:PORT: run as rank 1 and connect to rank 0 (--listen)");
+              "Run as rank 0 of two, and wait at this port for rank 1 (--peer)");
+  parser.text("--peer", "HOST:PORT", parsed.peer, "Run as rank 1 of two, and connect to rank 0 (--listen)");
   parser.text("--cpu", "auto|none|LIST", parsed.common.cpu,
               "CPU binding: auto (near the GPU), none, or CPUs, one list item for each local rank [auto]");
   parser.common(parsed.common, false);

@@ -273,10 +273,10 @@ int run_soak(const invocation& call) {
       call,
       "Tests store, messages and mappings with random clients, kills, full disks, floods and bit flips, against an oracle");
   parser.integer("--minutes", "MINUTES", options.minutes, 0, 24 * 60, "Duration in minutes [1, without --seconds]");
-  parser.integer("--seconds", "SECONDS", options.seconds, 0, 59, "Seconds in addition [0]");
-  parser.integer("--seed", options.seed, 0, 1'000'000'007, "What is done; 0: a random one, which is printed");
+  parser.integer("--seconds", "SECONDS", options.seconds, 0, 59, "Seconds to add to the minutes [0]");
+  parser.integer("--seed", options.seed, 0, 1'000'000'007, "Seed of all random choices; 0: a random one, which is printed");
   parser.text("--folder", "DIR", options.folder,
-              "Where its own folder is made and deleted; kept after a violation [TMPDIR or /tmp]");
+              "Where the soak creates its temporary folder, which is kept after a violation [TMPDIR or /tmp]");
   parser.text("--only", "LIST", options.only, "Parts to run, comma-separated: store, messages, mappings [all]");
   parser.integer("--mapping-worker", "SECONDS", options.mapping_worker_s, 0, 3600,
                  "Only change mapped memory for this many seconds (used by the soak itself)");

@@ -12,11 +12,11 @@ namespace pl::async {
 namespace {
 
 constexpr const char* kArmsHelp =
-    "comma-separated: normal (CPU between all steps), hostfn (host functions in the stream), peer (executor P), peer-kernel "
-    "(its waits by a polling kernel), proxy (executor X), proxy-kernel, dma (executor D), graph (executor P, a captured "
-    "batch), "
-    "graph-kernel (the same with kernels that count), graph-dma (executor D, captured), graph-loop, graph-loop-dma (the "
-    "same two, which one launch repeats for a whole repetition)";
+    "comma-separated: normal (CPU between all steps), hostfn (host functions in the stream), peer (the GPU's front end), "
+    "peer-kernel (peer, with waits by a polling kernel), proxy (a CPU thread), proxy-kernel, dma (a DMA channel), graph "
+    "(peer "
+    "in a CUDA graph of a batch), graph-kernel (the same with kernels that count), graph-dma (dma in a graph), graph-loop, "
+    "graph-loop-dma (graphs with a loop: one launch for a whole repetition)";
 
 constexpr int kMaxBatch = 4096;
 
@@ -24,7 +24,7 @@ class exchange_options {
  public:
   explicit exchange_options(tools::command_parser& parser, std::string arms) : arms_(std::move(arms)) {
     parser.text("--arms", "LIST", arms_, kArmsHelp);
-    parser.text("-s,--sizes", "SIZE,...", sizes_, "message sizes in bytes, comma-separated, K/M allowed");
+    parser.text("-s,--sizes", "SIZE,...", sizes_, "message sizes in bytes, comma-separated; K and M are allowed");
     parser.text("-k,--kernel", "MICROSECONDS,...", kernels_, "busy times of the kernel in us, comma-separated");
     parser.integer("-i,--iterations", iterations_, 10, 10'000'000, "round trips of each arm and case");
     parser.integer("-b,--batch", batch_, 1, kMaxBatch, "iterations queued at once; without graphs 80 at most");

@@ -16,7 +16,7 @@ int run_stopped_command(const tools::invocation& call) {
   parser.integer("-i,--iterations", iterations, 1, 300, "round trips, all queued before the processes are stopped");
   parser.size("-s,--size", bytes, "message size, a multiple of 8, 1M at most");
   parser.integer("--patience", "MILLISECONDS", patience, 1, 60'000,
-                 "ms for which the processes stay stopped if the exchange does not end");
+                 "how long the processes stay stopped at most if the exchange does not end, ms");
   parser.common(ranks.common, false);
   if (const auto code = parser.parse()) return *code;
   if (bytes == 0 || bytes % 8 != 0 || bytes > (1u << 20)) throw tools::tool_failure("--size: a multiple of 8, 1M at most");

@@ -12,6 +12,7 @@ struct parsed {
   std::uint64_t size = 7;
   std::int64_t count = 3;
   bool flag = false;
+  std::string sizes = "8,1K", kind = "wc", folder;
   common_options common;
   std::string output, errors;
 };
@@ -23,6 +24,9 @@ parsed parse(std::vector<std::string> arguments) {
   parser.size("-s,--size", out.size, "Size");
   parser.integer("-n,--iters", out.count, 1, 100, "Count");
   parser.flag("-l", out.flag, "Flag");
+  parser.text("--sizes", "SIZE,...", out.sizes, "Sizes");
+  parser.text("--kind", "wc|uc", out.kind, "Kind [the GPU's]");
+  parser.text("--folder", "DIR", out.folder, "Folder");
   parser.mapping(out.common);
   parser.common(out.common);
   testing::internal::CaptureStdout();
@@ -71,6 +75,12 @@ TEST(command_line, bad_values_end_with_1_and_say_what) {
     EXPECT_NE(out.errors.find("-h lists the options"), std::string::npos) << out.errors;
     EXPECT_TRUE(out.output.empty());
   }
+}
+
+TEST(command_line, help_names_every_default_once) {
+  const auto out = parse({"-h"});
+  for (const char* text : {"Count [3]", "Sizes [8,1K]", "Kind [the GPU's]", "Folder\n"})
+    EXPECT_NE(out.output.find(text), std::string::npos) << text << "\n" << out.output;
 }
 
 TEST(command_line, help_goes_to_stdout_and_ends_with_0) {
