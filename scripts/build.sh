@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# scripts/build.sh PRESET [--tests|--configure-only]: configures and builds one preset with little talk: the features that are
-# on, one line of progress on a terminal, and the whole log only when something fails. --tests: the tests' programs, too, which the
-# target `all` leaves out (they take as long again).
+# scripts/build.sh PRESET [--tests|--configure-only]: configures and builds one preset. Prints the features that are on, one line of
+# progress on a terminal, and the whole log only if something fails. --tests: also builds the programs of the tests, which the target
+# `all` leaves out; they take as long again.
 # Environment: JOBS (parallel compilers), CMAKE_ARGS (more arguments for the configure step).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +12,7 @@ log=build/configure-$preset.log
 started=$SECONDS
 
 mkdir -p build
-# Ninja configures again by itself when a file of CMake's changed; this step is for the first time, and for other arguments.
+# Ninja configures again if a CMake file has changed; this step is for the first build and for other arguments.
 # shellcheck disable=SC2086 # CMAKE_ARGS is a list of words
 configure() {
   if ! cmake --preset "$preset" ${CMAKE_ARGS:-} >"$log" 2>&1; then
@@ -25,7 +25,7 @@ if [ ! -f "build/$preset/build.ninja" ] || [ CMakePresets.json -nt "build/$prese
   [ build/setup-installed -nt "$log" ] || [ "${2:-}" = --configure-only ]; then
   configure
 fi
-# What the build says of itself (features on and off), and CMake's warnings.
+# Shows the features that are on and off, and CMake's warnings.
 grep -E '^-- (Peerlane:|.*(not built|not found: |: OFF))|Warning' "$log" | sed 's/^-- //' || true
 [ "${2:-}" != --configure-only ] || exit 0
 

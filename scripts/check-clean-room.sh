@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # scripts/check-clean-room.sh [--suite bookworm|noble] [--sources FILE] [--keep] [--pip | TARGET...]
-# Does a fresh clone work on a fresh machine? Makes a minimal system (git, make, ca-certificates, nothing else), clones
-# the last commit into it, and there, in this order:
-#   1. as an ordinary user: make build names the missing packages and the command that installs them
-#   2. as root: the make targets (default: run test) install what is missing and pass
-#   3. as an ordinary user again, packages now being there: make build passes
-# With --pip the system has a compiler and Python's headers instead of make; `pip install .` in a fresh virtual environment, and
-# docs/python.md's quick start on the simulated GPU, as an ordinary user.
-# Suites: bookworm (Debian 12) and noble (Ubuntu 24.04); without --suite each one whose package sources are known: the
-# machine's own if it runs that suite, or --sources FILE (deb822 or one-line). How this machine reaches its registries
-# (apt, pip, certificates, proxies, hosts) is copied into the system at run time and lies nowhere in the repository.
-# Needs root and mmdebstrap or debootstrap. All mounts live in a mount namespace of their own and end with it.
+# Tests that a fresh clone works on a fresh machine. Makes a minimal system (git, make, ca-certificates, nothing else), clones the last
+# commit into it, and there:
+#   1. as an ordinary user, `make build` names the missing packages and the command that installs them
+#   2. as root, the make targets (default: run test) install what is missing and pass
+#   3. as an ordinary user, `make build` passes with the packages installed
+# --pip: the system has a compiler and Python's headers instead of make. Tests `pip install .` in a fresh virtual environment, and the
+# quick start of docs/python.md on the simulated GPU, as an ordinary user.
+# --suite: bookworm (Debian 12) or noble (Ubuntu 24.04); default: each suite whose package sources are known. These are this machine's
+# own if it runs that suite, or --sources FILE (deb822 or one-line). The settings with which this machine reaches its registries (apt,
+# pip, certificates, proxies, hosts) are copied into the system at run time, and never into the repository.
+# Needs root, and mmdebstrap or debootstrap. All mounts are in a mount namespace of their own and end with it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Not spelt out in the paths below: lint takes the path of its own checkout for one that must not be written down.
+# The name is in a variable because lint rejects absolute paths of a checkout.
 repository=peerlane
 suites=() sources='' keep=no pip=no targets=()
 while [ $# -gt 0 ]; do
@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
     --sources) sources=$(realpath "$2") && shift 2 ;;
     --keep) keep=yes && shift ;;
     --pip) pip=yes && shift ;;
-    -*) sed -n '3,16s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    -*) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 2 ;;
     *) targets+=("$1") && shift ;;
   esac
 done

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # scripts/check-container.sh [--suite bookworm|noble] [--sources FILE] [--keep]
-# Does packaging/container/Containerfile make an image that works? Builds the last commit by it with buildah and runs the image's commands
-# on the simulated GPU. Needs no container engine, no registry of images and no GPU: the base image is a minimal system, made here from the
-# distribution's packages, under the name that the recipe asks for; images lie in a folder of their own, which is removed.
-# Suites as in check-clean-room.sh. Needs root, buildah, mmdebstrap or debootstrap, a mirror, and some 6 GiB of disk. Exit code 77, with the
-# reason: it cannot be done here. Environment: CCACHE_DIR names a compiler cache that shall be used (by a ccache in the base image); PEERLANE_CLEAN_ROOM
-# a folder that --keep left: the base image in it is used again.
+# Tests that packaging/container/Containerfile makes a working image: builds the last commit with buildah, and runs the image's commands
+# on the simulated GPU. Needs no container engine, image registry or GPU: the base image is a minimal system that this script makes from
+# the distribution's packages, under the name that the recipe asks for. Images are in a separate folder, which is removed.
+# --suite, --sources: as in check-clean-room.sh. Needs root, buildah, mmdebstrap or debootstrap, a mirror, and about 6 GiB of disk.
+# Exit code 77, with the reason: something that it needs is missing.
+# Environment: CCACHE_DIR: a compiler cache for a ccache in the base image. PEERLANE_CLEAN_ROOM: a folder that --keep left, whose base
+# image is used again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +17,7 @@ while [ $# -gt 0 ]; do
     --suite) suite=$2 && shift 2 ;;
     --sources) sources=$(realpath "$2") && shift 2 ;;
     --keep) keep=yes && shift ;;
-    *) sed -n '3,9s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    *) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 2 ;;
   esac
 done
 
@@ -39,21 +40,21 @@ case "$suite" in
   noble) base=ubuntu:24.04 arguments=(--build-arg BASE=ubuntu:24.04) ;;
   *) not_checked "$suite (no image's name is known for it)" ;;
 esac
-# As for official images: what a registry would be asked for by this name.
+# The name under which a registry would have the official image.
 full_base=docker.io/library/$base
 cache=()
 [ -z "${CCACHE_DIR:-}" ] || cache=(--volume "$CCACHE_DIR:/var/cache/ccache")
-# vfs and chroot: no file system and no namespace that a machine might lack.
+# vfs and chroot need no file system and no namespace that a machine may lack.
 in_store() { local verb=$1 && shift && TMPDIR="$work" buildah --root "$work/storage" --runroot "$work/run" --storage-driver vfs "$verb" "$@"; }
 
 # ---- The base image --------------------------------------------------------------------------------------------------
-# No step may go unnoticed: `step` calls these functions where `set -e` has no say.
+# These functions check each command themselves, because `set -e` has no effect where `step` calls them.
 make_base() {
   local root=$work/base made variable packages=ca-certificates
   rm -rf --one-file-system "$root"
   [ "${#cache[@]}" -eq 0 ] || packages+=,ccache
   bootstrap "$suite" "$root" "$packages" "${files[@]}" || return 1
-  # How large the cache may become is its owner's business.
+  # The cache's size limit is its owner's decision.
   [ "${#cache[@]}" -eq 0 ] || printf '%s = %s\n' cache_dir /var/cache/ccache base_dir /src hash_dir false max_size 0 \
     sloppiness pch_defines,time_macros,include_file_mtime,include_file_ctime >"$root/etc/ccache.conf"
   carry_configuration "$root"
@@ -75,8 +76,8 @@ build_image() {
   echo "$(in_store images --format '{{.Size}}' localhost/peerlane) with the base's $(in_store images --format '{{.Size}}' "$full_base")"
 }
 
-said() { grep "$@" >/dev/null || { echo "FAILED: not said: ${*: -1}" && return 1; }; }  # not grep -q: who still writes would break its pipe
-# As an engine starts the image with these arguments: its user, environment and entry point; without arguments its own command.
+said() { grep "$@" >/dev/null || { echo "FAILED: not said: ${*: -1}" && return 1; }; }  # not grep -q: the writer would get SIGPIPE
+# Runs the image as a container engine does: with its user, environment and entry point; without arguments, its default command.
 run_image() {
   local entry command
   mapfile -t entry < <(in_store inspect --type image --format '{{range .OCIv1.Config.Entrypoint}}{{println .}}{{end}}' localhost/peerlane | grep .)
@@ -92,7 +93,7 @@ runs_the_demo() {
   echo "$(grep -c . "$work/said") lines of demo on the simulated GPU"
 }
 
-# Without a GPU the default command has something to complain of, and knows where it is.
+# Without a GPU the default command reports a problem, and that it runs in a container.
 finds_no_gpu() {
   local code=0
   run_image >"$work/said" 2>&1 || code=$?

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # scripts/check-packages.sh [--suite bookworm|noble] [--sources FILE] [--keep] [--step NAME]... [PRESET]
-# Do the Debian packages of a finished build work on a fresh machine? Makes them (debs.sh) twice and compares, a set that calls itself 0.0.9,
-# and stand-ins for the stock packages; then, in a minimal system: installs and uses them, removes them without a trace, replaces the
-# stock packages and goes back, upgrades, compiles against the headers, and builds the kernel module by DKMS for two kernels.
-# Suites as in check-clean-room.sh; --step runs only the steps named (install remove replace_stock back_to_stock upgrade develop dkms).
+# Tests the Debian packages of a finished build on a fresh machine. Makes them twice with debs.sh and compares both; also makes a set of
+# version 0.0.9, and stand-ins for the stock packages. Then, in a minimal system: installs and uses them, removes them without a trace,
+# replaces the stock packages and goes back, upgrades, compiles against the headers, and builds the kernel module by DKMS for two kernels.
+# --suite, --sources: as in check-clean-room.sh. --step: only these (install remove replace_stock back_to_stock upgrade develop dkms).
 # Needs root, dpkg-dev, mmdebstrap or debootstrap, and a mirror.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,7 +16,7 @@ while [ $# -gt 0 ]; do
     --sources) sources=$(realpath "$2") && shift 2 ;;
     --keep) keep=yes && shift ;;
     --step) steps+=("$2") && shift 2 ;;
-    -*) sed -n '3,9s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    -*) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 2 ;;
     *) preset=$1 && shift ;;
   esac
 done
@@ -25,7 +25,7 @@ done
 
 . scripts/clean_room.sh
 . scripts/system_layout.sh
-SOURCE_DATE_EPOCH=$(project_time)  # once: a commit in between would make the packages differ
+SOURCE_DATE_EPOCH=$(project_time)  # read once, because a commit in between would change the packages
 export SOURCE_DATE_EPOCH
 
 check_suite() {
@@ -35,7 +35,7 @@ check_suite() {
     echo "clean-room: NOT CHECKED: $suite (this machine knows no package sources for it; give a file by --sources)"
     return 0
   fi
-  # A folder that --keep left, named by PEERLANE_CLEAN_ROOM, is used again.
+  # PEERLANE_CLEAN_ROOM names a folder that --keep left, which is used again.
   if [ ! -d "$root/etc" ]; then
     step "bootstrap" bootstrap "$suite" "$root" ca-certificates "${files[@]}" || return 1
     carry_configuration "$root"

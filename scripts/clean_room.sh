@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Minimal systems in folders, for tests of what happens on a fresh machine; sourced by check-clean-room.sh and check-packages.sh.
-# How this machine reaches its registries (apt, pip, certificates, proxies, hosts) is copied into the system at run time and lies
-# nowhere in the repository. All mounts live in a mount namespace of their own and end with it.
-# Expects: sources (a file of package sources, or empty), keep (yes: the work folder stays). Gives: work (a folder), and the
-# functions below. `step` prints the variable suite.
+# Minimal systems in folders, to test what happens on a fresh machine. Sourced by the check-*.sh scripts beside it.
+# The settings with which this machine reaches its registries (apt, pip, certificates, proxies, hosts) are copied into the system at run
+# time, and never into the repository. All mounts are in a mount namespace of their own and end with it.
+# Input: `sources` (a file of package sources, or empty), `keep` (yes: the work folder stays). Output: `work` (a folder), and the
+# functions below. `step` prints the variable `suite`.
 
 [ "$(id -u)" -eq 0 ] || { echo "clean-room: needs root (it makes a chroot)" >&2; exit 2; }
 if ! command -v mmdebstrap >/dev/null && ! command -v debootstrap >/dev/null; then
@@ -15,11 +15,11 @@ fi
 keep=${keep:-no} sources=${sources:-}
 work=${PEERLANE_CLEAN_ROOM:-$(mktemp -d /var/tmp/peerlane-clean-room.XXXXXX)}
 mkdir -p "$work"
-# The mounts ended with their namespace before this runs; --one-file-system guards it a second time.
+# The mounts have ended with their namespace before this runs; --one-file-system is a second protection.
 clean_up() { [ "$keep" = yes ] && echo "clean-room: kept $work" || rm -rf --one-file-system "$work"; }
 trap clean_up EXIT
 
-# ---- What the system is made of --------------------------------------------------------------------------------------
+# ---- Making the system -----------------------------------------------------------------------------------------------
 own_suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 
 sources_for() {  # prints files with the package sources of a suite; fails if there are none
@@ -32,7 +32,7 @@ sources_for() {  # prints files with the package sources of a suite; fails if th
   return "$found"
 }
 
-bootstrap() {  # SUITE ROOT PACKAGES SOURCE_FILE...: PACKAGES is a list with commas of what it has beside the minimum
+bootstrap() {  # SUITE ROOT PACKAGES SOURCE_FILE...: PACKAGES: further packages, separated by commas
   local suite=$1 root=$2 include=apt,$3 mirror  # apt: not among Ubuntu's smallest set
   shift 3
   if command -v mmdebstrap >/dev/null; then
@@ -45,7 +45,7 @@ bootstrap() {  # SUITE ROOT PACKAGES SOURCE_FILE...: PACKAGES is a list with com
   fi
 }
 
-copy_in() {  # FILE ROOT: to the same place, contents instead of links
+copy_in() {  # FILE ROOT: copies the file to the same path below ROOT, and follows links
   [ -e "$1" ] || return 0
   mkdir -p "$2$(dirname "$1")"
   rm -rf "${2:?}$1"
@@ -54,7 +54,7 @@ copy_in() {  # FILE ROOT: to the same place, contents instead of links
 
 carry_configuration() {  # ROOT
   local root=$1 file value
-  # Only how packages are fetched: hooks of this machine's other software would run programs that are not there.
+  # Only settings for fetching packages: hooks of other software on this machine would run programs that the system lacks.
   apt-config dump | grep '^Acquire::' | grep -viE '^Acquire::(Languages|GzipIndexes|CompressionTypes|IndexTargets)' \
     >"$root/etc/apt/apt.conf.d/00host" || true
   for file in /etc/apt/auth.conf /etc/apt/auth.conf.d /etc/resolv.conf /etc/hosts /etc/pip.conf \
@@ -74,10 +74,10 @@ environment() {
   env | grep -E '^(PIP_[A-Z_]+|SSL_CERT_FILE|[A-Za-z]+_proxy|[A-Z]+_PROXY|JOBS|CTEST_ARGS|PEERLANE_NO_NVCC)=' || true
 }
 
-# ---- Running something inside ----------------------------------------------------------------------------------------
-# Runs in namespaces of its own: mounts, processes. $1 = root folder, $2 = user id, rest = command.
-# What every machine and container has is here as well: a root that is a mount (in a mere chroot no program gets a mount namespace
-# that works: "/" cannot be made private, and /proc/self/exe tells paths of the outside), terminals, /dev/net/tun.
+# ---- Running commands in it ------------------------------------------------------------------------------------------
+# Runs a command in separate mount and process namespaces. $1 = root folder, $2 = user id, rest = command.
+# As on every machine and in every container, the root is a mount, and there are terminals and /dev/net/tun. In a plain chroot, programs
+# cannot use mount namespaces: "/" cannot be made private, and /proc/self/exe shows paths of the outer system.
 inside() {
   local root=$1 user=$2 home
   shift 2
@@ -103,7 +103,7 @@ inside() {
     pivot_root "$root" "$root/mnt"
     cd /
     umount -l /mnt
-    # This shell stays as the first process and reaps orphans: make in its place turns in a circle once it has inherited one.
+    # This shell remains the first process and reaps orphans: make as the first process loops forever when it inherits one.
     chroot --userspec="$user:$user" / /usr/bin/env -i HOME="$home" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
       LANG=C.UTF-8 TERM=dumb "$@" || exit $?
     exit 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Collectives of Peerlane beside those of an MPI, in turns in one run, two ranks on two CPUs. For docs/results/collectives.
+# Measures collectives of Peerlane and of an MPI in interleaved runs, two ranks on two CPUs. For docs/results/collectives.
 # usage: collectives_figures.sh <out folder of a build> <results folder> [mpirun of Open MPI] [mpiexec of MPICH]
 set -euo pipefail
 

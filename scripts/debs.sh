@@ -2,13 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # scripts/debs.sh [--out FOLDER] [--version VERSION] [--quick] [PRESET]: Debian packages of a finished build, into build/debs.
 #
-# Made with dpkg's own tools (dpkg-gensymbols, dpkg-shlibdeps, dpkg-gencontrol, dpkg-deb) from files in packaging/deb that have
-# debian/'s formats, not with debhelper: that would compile everything again, in a folder that no test has run in, and half of it
-# would have to be switched off. What debhelper would add for these packages is in this file. Needs dpkg-dev, no root.
+# Uses dpkg's own tools (dpkg-gensymbols, dpkg-shlibdeps, dpkg-gencontrol, dpkg-deb) on the files in packaging/deb, which have the
+# formats of debian/. It does not use debhelper: that would compile everything again, in a folder that no test has run in, and half of
+# debhelper would have to be switched off. What it would add for these packages is in this file. Needs dpkg-dev, no root.
 # The same build packed twice gives the same bytes.
-# --version: as if this were that version (for testing upgrades). --quick: hardly compressed, by gzip. Exit code 3: the build is not whole,
-# because something was not found when it was configured. Environment: DEBFULLNAME and DEBEMAIL name who answers for the
-# packages; set them when you build for others.
+# --version: use this version (to test upgrades). --quick: fast compression. Exit code 3: the build is incomplete, because something was
+# not found when it was configured. Environment: DEBFULLNAME and DEBEMAIL name the maintainer; set them if you build packages for others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/system_layout.sh
@@ -19,7 +18,7 @@ while [ $# -gt 0 ]; do
     --out) out=$2 && shift 2 ;;
     --version) version=$2 && shift 2 ;;
     --quick) packing=(-Zgzip -z1) && shift ;;
-    -*) sed -n '3,12s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    -*) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 2 ;;
     *) preset=$1 && shift ;;
   esac
 done
@@ -40,8 +39,8 @@ stage=$PWD/$work/stage
 debian=$PWD/$work/source/debian
 
 # ---- One package -----------------------------------------------------------------------------------------------------
-# Moves what PACKAGE.install names into the package's tree: what a package has taken is not there for the next one. A line that
-# begins with ? may find nothing (parts that a build may lack).
+# Moves the files that PACKAGE.install names into the package's tree, so that no other package can contain them. A line that begins
+# with ? may match nothing (parts that a build may lack).
 take_files() {  # PACKAGE ROOT; fails if nothing was found
   local line optional pattern file found=1
   while read -r line; do
@@ -67,21 +66,21 @@ add_documents() {  # PACKAGE ROOT
   cp "$rules/copyright" "$folder/"
   gzip -9nc "$debian/changelog" >"$folder/changelog.Debian.gz"
   gzip -9nc CHANGELOG.md >"$folder/changelog.gz"
-  # Of what is linked into programs and libraries; headers and the module's sources hold nothing of others.
+  # Licences of the software that is linked into programs and libraries; headers and the module's sources contain none.
   if [ -n "$(find "$2/usr/lib" -type f \( -name '*.so*' -o -name peerlane \) -print -quit 2>/dev/null)" ]; then
     gzip -9nc "$build/out/THIRD-PARTY-LICENSES" >"$folder/THIRD-PARTY-LICENSES.gz"
   fi
   [ -e "$overrides" ] || return 0
   install -D -m 644 "$overrides" "$2/usr/share/lintian/overrides/$1"
-  # Ubuntu's RocksDB brings its zstd along; an override that overrides nothing is a warning of its own elsewhere.
+  # Ubuntu's RocksDB contains zstd. Elsewhere the override would itself be a warning, because it overrides nothing.
   [ "$(. /etc/os-release && echo "$ID")" = ubuntu ] || sed -i '/ libzstd /d' "$2/usr/share/lintian/overrides/$1"
 }
 
-# Where a program's needs are looked for first: in the libraries that were packed before.
+# Dependencies of programs are searched first in the libraries that were packed before.
 ours=()
 for package in libgdrapi2-peerlane libpeerlane0; do ours+=("-S$PWD/$work/trees/$package" "-l$PWD/$work/trees/$package/$lib"); done
 
-# Control files: symbols and trigger of libraries, maintainer scripts, sums. Variables for the dependencies.
+# Control files: symbols and triggers of libraries, maintainer scripts, checksums. Variables for the dependencies.
 add_control() {  # PACKAGE ROOT
   local script elf=()
   mkdir -p "$2/DEBIAN"
@@ -99,7 +98,7 @@ add_control() {  # PACKAGE ROOT
   : >"$debian/substvars"
   mapfile -t elf < <(find "$2/usr/lib" -type f \( -name '*.so*' -o -name peerlane \) ! -name libpeerlane_mpi.so 2>/dev/null)
   if [ ${#elf[@]} -gt 0 ]; then
-    # Rank groups by mpirun: a plug-in for one MPI, which nobody needs who has none.
+    # The plug-in for rank groups under mpirun belongs to one MPI; systems without that MPI do not need it.
     if [ -e "$2/$lib/peerlane/libpeerlane_mpi.so" ]; then elf+=(-dSuggests "$2/$lib/peerlane/libpeerlane_mpi.so"); fi
     (cd "$debian/.." && dpkg-shlibdeps --warnings=0 -Tdebian/substvars "${ours[@]}" -dDepends "${elf[@]}")
   fi
@@ -129,7 +128,7 @@ mkdir -p "$debian" "$work/trees"
 work_trees=$PWD/$work/trees
 maintainer="${DEBFULLNAME:-Peerlane maintainers} <${DEBEMAIL:-maintainers@peerlane.invalid}>"
 sed "s/^Maintainer:.*/Maintainer: $maintainer/" "$rules/control" >"$debian/control"
-# Revision 0...: packages of a distribution, should there be some one day, are newer than ours of the same version.
+# Revision 0...: if a distribution packages the same version one day, its packages are newer than these.
 printf 'peerlane (%s-0peerlane1) unstable; urgency=medium\n\n  * What changed for users is in changelog.gz.\n\n -- %s  %s\n' \
   "$version" "$maintainer" "$(LC_ALL=C date -Ru -d "@$SOURCE_DATE_EPOCH")" >"$debian/changelog"
 umask 022

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# scripts/docs.sh [OUT_FOLDER]: the documentation as a site, by mkdocs (mkdocs.yml). The first run fetches mkdocs into build/docs-venv;
-# later runs need no network. A link that leads nowhere fails the build.
+# scripts/docs.sh [OUT_FOLDER]: builds the documentation as a site with mkdocs (mkdocs.yml). The first run fetches mkdocs into
+# build/docs-venv; later runs need no network. A link that leads nowhere fails the build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=build/docs-venv

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Our rules (lint.py), then clang-tidy. clang-tidy takes seconds a file, so it looks at the files that differ from main
-# (on main itself: the last commit and what is not committed yet); `make lint ALL=1` looks at all.
+# Runs the project's rules (lint.py), then clang-tidy. clang-tidy takes seconds for each file, so it checks only the files that differ
+# from main (on main: those of the last commit, and uncommitted ones). `make lint ALL=1` checks all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)}
@@ -27,7 +27,7 @@ fi
 if [ ! -f "build/$preset/compile_commands.json" ]; then
   scripts/build.sh "$preset" --configure-only
 fi
-# Only what the compile database knows: a file outside the build has no flags to be parsed with.
+# Only files in the compile database: for others there are no compiler flags.
 known=$(python3 - "build/$preset/compile_commands.json" <<'PY'
 import json, os, sys
 for entry in json.load(open(sys.argv[1])):
@@ -43,7 +43,7 @@ else
 fi
 [ -n "$files" ] || { echo "lint: clang-tidy: no changed source file (ALL=1 checks every one)"; exit "$failed"; }
 echo "lint: clang-tidy on $(wc -l <<<"$files") files"
-# Clang does not know every warning of GCC's, and that is no finding.
+# Clang does not know every warning of GCC; that is not a finding.
 xargs -P "$jobs" -n 1 clang-tidy --quiet -p "build/$preset" --extra-arg=-Wno-unknown-warning-option <<<"$files" \
   2> >(grep -vE '^[0-9]+ warnings? (generated|treated)|^Suppressed|^Use -header-filter' >&2) || failed=1
 exit "$failed"

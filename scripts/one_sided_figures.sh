@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Put, get and atomics on windows of host memory, Peerlane beside UCX in turns in one run, two processes of one node. For
-# docs/results/p2p/one_sided.
+# Measures put, get and atomics on windows of host memory, by Peerlane and by UCX in interleaved runs, two processes of one host. For
+# docs/results/p2p/one_sided_2cpu.
 # usage: one_sided_figures.sh <out folder of a build> <results folder>
 set -euo pipefail
 

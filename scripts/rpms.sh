@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # scripts/rpms.sh [--out FOLDER] [--version VERSION] [PRESET]: RPM packages of a finished build, into build/rpms, by
-# packaging/rpm/peerlane.spec. They hold this machine's binaries, so build where they shall run (the C library decides).
-# Needs rpmbuild. Exit code 3: the build is not whole.
+# packaging/rpm/peerlane.spec. They contain the binaries of this machine, so build on the distribution that will run them (its C library
+# decides). Needs rpmbuild. Exit code 3: the build is incomplete.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/system_layout.sh
@@ -12,7 +12,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --out) out=$2 && shift 2 ;;
     --version) version=$2 && shift 2 ;;
-    -*) sed -n '3,5s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    -*) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 2 ;;
     *) preset=$1 && shift ;;
   esac
 done
@@ -25,12 +25,12 @@ stage=$PWD/$work/peerlane-$version
 
 umask 022
 system_layout "build/$preset" "$stage" usr/lib64 usr/lib/udev "$version"
-# RPM looks for what a library needs and provides in executable files only.
+# RPM reads the dependencies and names of libraries only from executable files.
 find "$stage" -type f -name '*.so*' -exec chmod 755 {} +
 cp LICENSE README.md CHANGELOG.md "build/$preset/out/THIRD-PARTY-LICENSES" "$stage/"
 mkdir "$work/SOURCES"
 tar --owner=0 --group=0 --mtime="@$(project_time)" -C "$work" -czf "$work/SOURCES/peerlane-$version-system.tar.gz" "peerlane-$version"
-# _libdir: Debian's rpmbuild knows no lib64.
+# _libdir: Debian's rpmbuild does not use lib64.
 rpmbuild -bb --quiet --define "_topdir $PWD/$work" --define "_libdir /usr/lib64" --define "peerlane_version $version" \
   --define "peerlane_date $(LC_ALL=C date -u -d "@$(project_time)" '+%a %b %d %Y')" packaging/rpm/peerlane.spec >"$work/log" 2>&1 ||
   { cat "$work/log" && exit 1; }

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# scripts/setup.sh [--tests]: installs what the build of every part needs and lacks, with --tests what the tests need as well.
-# As root it installs Debian or Ubuntu packages; as an ordinary user it names the one command that does, and stops. What comes
-# from PyPI goes into the private Python environment .venv: nanobind, and the CUDA compiler where none is found. Quiet, and quick,
-# when nothing is missing. Works on Debian 12 and Ubuntu 24.04; the variable CI changes nothing.
-# Environment: PEERLANE_NO_NVCC=1 leaves the CUDA compiler alone; PEERLANE_ALLOW_SKIPS=1 lets an ordinary user go on without the
-# packages that only tests need (tests that miss one are skipped and say so).
+# scripts/setup.sh [--tests]: installs what the build needs and this machine lacks; --tests: also what the tests need.
+# As root it installs Debian or Ubuntu packages. As an ordinary user it prints the one command that does, and stops. Packages from PyPI go
+# into the private Python environment .venv: nanobind, and the CUDA compiler if none is found. If nothing is missing, it is silent and
+# quick. Works on Debian 12 and Ubuntu 24.04. The variable CI has no effect.
+# Environment: PEERLANE_NO_NVCC=1: do not install the CUDA compiler. PEERLANE_ALLOW_SKIPS=1: an ordinary user may continue without the
+# packages that only tests need; the tests that miss one are skipped and say so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tests=no
 [ "${1:-}" != --tests ] || tests=yes
 
-# Said here, before anything is downloaded or compiled, and not by the first program that stumbles over it.
+# Checked here, before anything is downloaded or compiled, so that no later program fails for this reason.
 for place in . build build/*/CMakeCache.txt .venv; do
   if [ -e "$place" ] && [ ! -w "$place" ]; then
     name=$(realpath "$place")
@@ -26,10 +26,10 @@ for place in . build build/*/CMakeCache.txt .venv; do
 done
 
 distribution=$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown}" || echo unknown)
-# On another distribution the commands and libraries count, by what cmake finds; its packages have other names.
+# Other distributions name their packages differently, so there the check is for commands, and for the libraries that CMake finds.
 architecture=$(dpkg --print-architecture 2>/dev/null || echo unknown)
 
-# ---- What is wanted ----------------------------------------------------------------------------------------------------
+# ---- The packages ------------------------------------------------------------------------------------------------------
 build_packages=(g++ cmake ninja-build pkg-config python3 python3-dev python3-venv
   libhwloc-dev nlohmann-json3-dev libcli11-dev          # the program
   libucx-dev libucx0 libibverbs-dev                     # messages
@@ -40,9 +40,9 @@ build_wheels=('nanobind>=2.2')
 
 test_packages=(libgtest-dev openmpi-bin mpich clang-format g++-aarch64-linux-gnu qemu-user dpkg-dev lintian rpm rpmlint
   openssl etcd-server slurmctld slurmd slurm-client munge iproute2 fonts-dejavu-core python3-jsonschema man-db zsh shellcheck)
-# Ubuntu keeps soft-RoCE in a package with the kernel's release in its name, which only the package lists tell.
+# Ubuntu has soft-RoCE in a package with the kernel's release in its name, which only the package lists show.
 # apt-cache speaks the reader's language.
-# shellcheck disable=SC2016 # expanded when it is installed, or by who pastes the command
+# shellcheck disable=SC2016 # expanded at installation, or when a user pastes the command
 extra_modules='linux-modules-extra-$(LC_ALL=C apt-cache depends linux-image-virtual | sed -n "s/^ *Depends: linux-image-//p")'
 # Ubuntu's package of Chromium is a link to a snap, which does not run in containers: there the report's page test is skipped.
 [ "$distribution" = ubuntu ] || test_packages+=(chromium)
@@ -57,10 +57,10 @@ fi
 test_modules='mpi4py, numpy, pytest, scikit_build_core, mypy, plotly, rich'
 test_wheels=(mpi4py numpy pytest 'scikit-build-core>=0.10' 'mypy>=1.11' 'plotly>=6,<8' 'rich>=13' 'nvidia-nvml-dev==13.0.*')
 
-# What was installed may be what the last configure step did not find: scripts/build.sh then runs that step again.
+# The last configure step may have missed what is now installed: scripts/build.sh then runs it again.
 installed_something() { mkdir -p build && touch build/setup-installed; }
 
-# ---- Packages ----------------------------------------------------------------------------------------------------------
+# ---- Installing --------------------------------------------------------------------------------------------------------
 installed() {
   dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed' && return 0
   # A tool that is on PATH from elsewhere (PyPI, a module system, another distribution) is as good as the package.
@@ -85,7 +85,7 @@ mapfile -t needed < <(missing_of "${build_packages[@]}")
 extra=()
 if [ "$tests" = yes ]; then mapfile -t extra < <(missing_of "${test_packages[@]}"); fi
 wanted=("${needed[@]}" "${extra[@]}")
-# Where there is sudo, with it before each of the two: `sudo` before the whole line would leave the second one without.
+# If there is sudo, it is before each of the two commands: before the whole line it would not apply to the second.
 command_for() { echo "${sudo}apt-get update && ${sudo}apt-get install -y --no-install-recommends $*"; }
 sudo='' who='as root, run'
 if [ "$(id -u)" -ne 0 ] && command -v sudo >/dev/null; then sudo='sudo ' who='run'; fi
@@ -97,8 +97,8 @@ install_wanted() {
     if [ "$package" = "$extra_modules" ]; then package=$(eval echo "$extra_modules"); fi
     names+=("$package")
   done
-  # INITRD=No: the tests make their own initramfs, and making the usual ones takes minutes.
-  # A machine that has just been started may be installing updates: that is waited for.
+  # INITRD=No: the tests make their own initramfs, and building the usual ones takes minutes.
+  # Waits for a machine that installs updates just after its start.
   INITRD=No apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${names[@]}"
 }
 
@@ -114,7 +114,7 @@ if [ ${#wanted[@]} -gt 0 ]; then
     echo "setup: installing ${#wanted[@]} packages and what they need: ${wanted[*]}"
     export DEBIAN_FRONTEND=noninteractive
     log=$(mktemp)
-    # A server that a package starts by itself (etcd) is not wanted: where no policy stands, ours keeps it from starting.
+    # Packages must not start their servers (etcd): if there is no policy, this one prevents it.
     policy=/usr/sbin/policy-rc.d own_policy=no
     if [ ! -e "$policy" ]; then
       own_policy=yes
@@ -136,7 +136,7 @@ if [ ${#wanted[@]} -gt 0 ]; then
   fi
 fi
 
-# To compile the driver for arm64 as well: headers of another architecture, which are unpacked and not installed.
+# Headers of arm64, to compile the driver for it as well; they are unpacked, not installed.
 if [ "$tests" = yes ] && [ "$architecture" = amd64 ] && [ "$distribution" = debian ] && [ ! -e build/arm64-headers/current ] &&
   [ "$(id -u)" -eq 0 ]; then
   echo "setup: fetching arm64 kernel headers into build/arm64-headers (for a test)"
@@ -145,7 +145,7 @@ if [ "$tests" = yes ] && [ "$architecture" = amd64 ] && [ "$distribution" = debi
 fi
 
 # ---- The CUDA compiler -------------------------------------------------------------------------------------------------
-# Of this machine, if there is one; cmake looks in the same places, in this order.
+# This machine's compiler if there is one; CMake searches the same places in this order.
 find_nvcc() {
   local candidate
   for candidate in "${CMAKE_CUDA_COMPILER:-}" "${CUDACXX:-}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc \
@@ -162,7 +162,7 @@ has_modules() { .venv/bin/python -c "import $1" 2>/dev/null; }
 make_venv() {
   mkdir -p build
   [ -x .venv/bin/python ] && return 0
-  # Half an environment would look like a whole one to the next run.
+  # The next run would take an incomplete environment for a complete one.
   trap 'rm -rf .venv; exit 130' INT TERM
   python3 -m venv .venv >build/setup-venv.log 2>&1 || { rm -rf .venv && return 1; }
   trap - INT TERM
@@ -187,7 +187,7 @@ if [ ${#wheels[@]} -gt 0 ]; then
   installed_something
 fi
 
-# NIXL's wheel names PyTorch among what it needs, and does without: it is installed alone (60 MB to fetch, 220 on disk).
+# NIXL's wheel lists PyTorch as a dependency but works without it, so it is installed alone (60 MB to fetch, 220 MB on disk).
 nixl_wheel=nixl-cu13==1.5.1
 has_nixl() { .venv/bin/python -m pip show --quiet "${nixl_wheel%%=*}" 2>/dev/null && has_modules nixl_cu13; }
 if [ "$tests" = yes ] && [[ $architecture = amd64 || $architecture = arm64 ]] && ! has_nixl; then
@@ -198,7 +198,7 @@ if [ "$tests" = yes ] && [[ $architecture = amd64 || $architecture = arm64 ]] &&
   fi
 fi
 
-# mpi4py's own tests, which its wheel does not bring, are those of the same version's source distribution (0.5 MB).
+# mpi4py's wheel does not contain its tests; the source distribution of the same version does (0.5 MB).
 suite=.venv/mpi4py-suite
 mpi4py_version() { compgen -G '.venv/lib/python3*/site-packages/mpi4py-*.dist-info' | sed 's/.*mpi4py-//; s/\.dist-info//'; }
 has_suite() { [ "$(cat "$suite/version" 2>/dev/null)" = "$(mpi4py_version)" ]; }
@@ -219,7 +219,7 @@ if [ "$tests" = yes ] && [ -n "$(mpi4py_version)" ] && ! has_suite; then
   fi
 fi
 
-# A test compiles the device header by NVRTC, which a toolkit of this machine brings, and PyPI's compiler does not.
+# A test compiles the device header with NVRTC, which this machine's toolkit contains and PyPI's compiler does not.
 nvrtc_wheel=nvidia-cuda-nvrtc==13.0.88
 is_nvcc_from_pypi() { [ "$want_nvcc" = yes ] || [[ $(find_nvcc) == .venv/* ]]; }
 has_nvrtc() { compgen -G '.venv/lib/python3*/site-packages/nvidia/cu13/lib/libnvrtc.so.13' >/dev/null; }
@@ -233,8 +233,8 @@ if [ "$tests" = yes ] && is_nvcc_from_pypi && ! has_nvrtc; then
 fi
 
 [ "$want_nvcc" = yes ] || exit 0
-# Kernels compiled by 13.0 run on every driver of the 580 series and later. Its parts name each other without a version,
-# so all of them are pinned.
+# Kernels compiled by 13.0 run on every driver of the 580 series and later. Its packages depend on each other without versions, so all
+# are pinned.
 cuda_packages=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96)
 
 give_up() {  # not fatal: everything but GPU kernels works without the compiler
@@ -251,12 +251,12 @@ fetch build/setup-nvcc.log "${cuda_packages[@]}" ||
   give_up "pip install failed: $(grep -m1 ERROR build/setup-nvcc.log || echo see build/setup-nvcc.log)"
 nvcc=$(find_nvcc) || give_up "the packages hold no nvcc where it is expected"
 
-# The wheels are laid out as lib/, the compiler's link step looks in lib64/ and for the unversioned name.
+# The wheels have lib/; the compiler's link step searches lib64/ for the unversioned name.
 toolkit=$(cd "$(dirname "$nvcc")/.." && pwd)
 ln -sfn lib "$toolkit/lib64"
 [ -e "$toolkit/lib/libcudart.so" ] || ln -sfn libcudart.so.13 "$toolkit/lib/libcudart.so"
 
-# A compiler that starts is not yet one that works: make what the build will make.
+# A compiler that starts may still not work, so compile what the build will compile.
 probe=$(mktemp -d)
 trap 'rm -rf "$probe"' EXIT
 printf 'extern "C" __global__ void probe(unsigned* word) { atomicAdd_system(word, 1u); }\n' >"$probe/probe.cu"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A finished build's files where a distribution's packages have them; sourced by debs.sh and rpms.sh.
-# system_layout BUILD STAGE LIB UDEV VERSION: below the empty folder STAGE, with LIB the folder of libraries (usr/lib64,
-# usr/lib/x86_64-linux-gnu) and UDEV that of udev (lib/udev, usr/lib/udev). VERSION is written where the build's own is.
-# Exit code 3: the build is not whole, because something was not found when it was configured.
+# Arranges the files of a finished build as a distribution's packages do. Sourced by debs.sh and rpms.sh.
+# system_layout BUILD STAGE LIB UDEV VERSION: below the empty folder STAGE. LIB: the folder of libraries (usr/lib64,
+# usr/lib/x86_64-linux-gnu). UDEV: that of udev (lib/udev, usr/lib/udev). VERSION replaces the build's own version.
+# Exit code 3: the build is incomplete, because something was not found when it was configured.
 
 project_version() { sed -n 's/^project(peerlane VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt; }
 
-# Time of the packed files: the commit's, so that packages depend on the content alone.
+# Time stamps are those of the commit, so that packages depend only on the content.
 project_time() { echo "${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CMakeLists.txt)}"; }
 
 require_whole_build() {  # BUILD
@@ -17,7 +17,7 @@ require_whole_build() {  # BUILD
   done
 }
 
-# <prefix>/lib becomes LIB, and what names that place follows.
+# Moves <prefix>/lib to LIB, and changes the files that name it.
 move_libraries() {  # BUILD STAGE LIB
   local stage=$2 lib=$3 built file name up
   built=$(sed -n 's/^CMAKE_INSTALL_LIBDIR:[A-Z]*=//p' "$1/CMakeCache.txt")
@@ -38,16 +38,16 @@ move_libraries() {  # BUILD STAGE LIB
 
 tidy_binaries() {  # STAGE LIB
   local stage=$1 lib=$2 file
-  # Libraries of the system are found without help. The program keeps its own: GDRCopy's `make install` puts a libgdrapi.so.2 into
-  # /usr/local/lib, where the linker looks first.
+  # The loader finds libraries of the system. The program keeps its own path: GDRCopy's `make install` puts a libgdrapi.so.2 into
+  # /usr/local/lib, which the loader searches first.
   for file in "$stage/$lib"/*.so.* "$stage/$lib"/*.so "$stage/$lib"/peerlane/sim/*.so.*; do
     [ -L "$file" ] || echo "file(RPATH_REMOVE FILE \"$file\")"
   done >"$stage/rpath.cmake"
   cmake -P "$stage/rpath.cmake" >"$stage/log" || { cat "$stage/log" && exit 1; }
   rm "$stage/rpath.cmake" "$stage/log"
   rm -f "$stage/$lib"/peerlane/sim/*.so
-  # Of the Python package only what the program's own commands run: the rest needs its compiled module, which is for one Python
-  # (wheels have it).
+  # Only those parts of the Python package that the program's commands run: the rest needs the compiled module, which is for one
+  # version of Python (wheels contain it).
   if [ -d "$stage/$lib/peerlane/python" ]; then find "$stage/$lib/peerlane/python/peerlane" -mindepth 1 -maxdepth 1 ! -name report ! -name top.py ! -name _output.py -exec rm -r {} +; fi
   find "$stage" -type f -name '*.so*' -exec chmod 644 {} +
 }

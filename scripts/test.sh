@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# scripts/test.sh [--setup] [PRESET...]: builds these presets (release, which users run, if none is named) and runs every test of each.
-# All of them run even if one fails; the last line counts all. While the tests of one preset run, the next one is built on what they
-# leave of the CPUs. --setup: what only tests need is installed first, as root beside the
-# build of the programs, which do without it. Environment: JOBS, CTEST_ARGS (for example "-R Env"), and TEST_END_S: seconds
-# of `date +%s` when other presets than release should have ended. Each then runs in quarters, every fourth test in turn, as long as
-# there is time for another; what was left out is said and counted as skipped.
+# scripts/test.sh [--setup] [PRESET...]: builds these presets (default: release, which users run) and runs every test of each. One that
+# fails does not stop the others. The last line counts all. While the tests of one preset run, the next preset is built with the CPU time
+# that they leave. --setup: as root, first install what only tests need, while the programs are built, which do not need it.
+# Environment: JOBS; CTEST_ARGS (for example "-R Env"); TEST_END_S: time (seconds of `date +%s`) by which presets other than release
+# should have ended. Each of these then runs in quarters (every fourth test) as long as there is time for another quarter. Tests that are
+# left out are named and counted as skipped.
+# Tests wait for other processes, clocks and disks for half of their time. The tests of release take 1090 s of CPU time: on two CPUs
+# 1000 to 1200 s with two tests at a time, 980 s with four, and 680 s with six.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Tests wait for other processes, clocks and disks for half of their time. The release list takes 1090 s of CPU time: on two CPUs
-# it took 1000 to 1200 s with two tests at a time, 980 s with four and 680 s with six.
 cpus=${JOBS:-$(nproc)}
 export LC_ALL=C.UTF-8  # tests read what other programs print
 setup='' setup_log=build/setup-tests.log
-# Minutes on a bare machine, in which the network and the disk work and the CPUs do not.
+# Takes minutes on a bare machine, mostly for network and disk, so it runs while the CPUs compile.
 begin_setup() {
-  if [ "$(id -u)" -ne 0 ]; then  # it may end with the command that is to be run, so it comes before all else
+  if [ "$(id -u)" -ne 0 ]; then  # first, because it may end with a command that the user must run
     scripts/setup.sh --tests
     return
   fi
   mkdir -p build
   scripts/setup.sh --tests >"$setup_log" 2>&1 &
   setup=$!
-  trap 'wait "$setup" || true' EXIT  # never without its end: it may be the package manager
+  trap 'wait "$setup" || true' EXIT  # always wait for it: it may be the package manager
 }
 
 finish_setup() {
@@ -35,7 +35,7 @@ finish_setup() {
     echo "test: what the tests need could not be installed (above, and in $setup_log)" >&2
     exit 1
   fi
-  # It may have come while the configure step looked for it.
+  # The package may have been installed during the configure step.
   if [ -s "$setup_log" ]; then touch build/setup-installed; fi
 }
 
@@ -49,7 +49,7 @@ failed=0
 reports=()
 
 # GCC 12's ThreadSanitizer dies at start where the kernel randomises more address bits than it expects; without
-# randomisation it works. Where that cannot be switched off either, the run is left out, and said so.
+# randomisation it works. If that cannot be disabled, the run is skipped, which the summary says.
 prefix_for() {
   [ "$1" = tsan ] || return 0
   local probe=build/tsan-probe
@@ -63,13 +63,13 @@ prefix_for() {
   done
 }
 
-# What passed is counted, not listed: the log of a green run is short enough to be read.
+# Passed tests are counted, not listed, so that the log of a good run is short.
 show() { grep -vE '^ +Start +[0-9]+: | +Passed +[0-9.]+ sec$' || true; }
 
-# time_for SECONDS: whether so much is left.
+# time_for SECONDS: whether that much time is left.
 time_for() { [ -z "${TEST_END_S:-}" ] || [ $(($(date +%s) + $1)) -le "$TEST_END_S" ]; }
 
-# Tests of quarters $2 to 4 of preset $1.
+# Number of tests in the quarters $2 to 4 of preset $1.
 tests_left() {
   local quarter count=0
   for quarter in $(seq "$2" 4); do
@@ -79,9 +79,9 @@ tests_left() {
   echo "$count"
 }
 
-# run_tests REPORT MORE...: of $preset. Tests that fail are run once more when the others are done, one at a time, with their first
-# output kept: machines are shared, and some tests wait for others. Those that then pass are named at the end. More than twenty are a
-# fault, not bad luck.
+# run_tests REPORT MORE...: runs the tests of $preset. Tests that fail run once more after the others, one at a time, and their first
+# output is kept: on a shared machine, some tests exceed their time. Those that then pass are named at the end. If more than twenty
+# fail, there is a real fault, and none is repeated.
 run_tests() {
   local report=$PWD/build/$preset/$1 again=$PWD/build/$preset/${1%.xml}-again.xml count
   shift
@@ -117,18 +117,18 @@ run_quarters() {
   done
 }
 
-# begin_build PRESET: the tests wait for clocks and other processes for half of their time. The scheduler gives the compilers what is
-# left over (SCHED_IDLE), so that the tests' own times stay what they are.
+# begin_build PRESET: builds it beside running tests, which wait for clocks and other processes for half of their time. The compilers get
+# only CPU time that is left over (SCHED_IDLE), so that the tests do not take longer.
 ahead='' ahead_log=''
 begin_build() {
   ahead_log=build/build-$1.log
-  set -m  # a process group of its own, to be stopped whole
+  set -m  # a separate process group, so that all of it can be stopped
   chrt --idle 0 scripts/build.sh "$1" --tests >"$ahead_log" 2>&1 </dev/null &
   ahead=$!
   set +m
   trap end_build EXIT
 }
-# signal_build SIGNAL: compilers that have begun go on, ninja starts no more.
+# signal_build SIGNAL: running compilers continue; ninja starts no more.
 signal_build() { if [ -n "$ahead" ]; then kill "-$1" -- "-$ahead" 2>/dev/null || true; fi; }
 end_build() {
   signal_build TERM
@@ -136,7 +136,7 @@ end_build() {
   ahead=''
 }
 
-# False: there is no time for it.
+# False: there is not enough time for it.
 finish_build() {
   while kill -0 "$ahead" 2>/dev/null; do
     time_for 0 || return 1
@@ -175,7 +175,7 @@ for i in "${!presets[@]}"; do
     end_build
     continue
   fi
-  # More where nothing is built beside; ThreadSanitizer's tests need the CPUs for longer.
+  # More tests at a time if nothing is built meanwhile; those of ThreadSanitizer use the CPUs for longer.
   jobs=$((2 * cpus))
   if [ "$preset" = release ] && [ -z "$next" ]; then jobs=$((3 * cpus)); fi
   rm -f "build/$preset/"junit*.xml "build/$preset/tests-left" "build/$preset/ctest.log"

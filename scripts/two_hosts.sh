@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Two hosts on one machine: two network namespaces, joined by a pair of veth interfaces, for as long as COMMAND runs. It finds
-# their names in HOST_A and HOST_B, and PEERLANE_LINK_PATH and UCX_TLS set so that only TCP leads from one to the other. Needs
-# root and the program ip.
+# scripts/two_hosts.sh COMMAND...: emulates two hosts on one machine while COMMAND runs: two network namespaces, joined by a pair of veth
+# interfaces. COMMAND gets their names in HOST_A and HOST_B, and PEERLANE_LINK_PATH and UCX_TLS, which leave only TCP between them.
+# Needs root and the program ip. Example:
 #   scripts/two_hosts.sh sh -c 'peerlane async pingpong --netns $HOST_A,$HOST_B --arms normal,proxy'
 set -eu
 if [ $# -eq 0 ]; then
-  sed -n '3,7p' "$0" >&2
+  sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
   exit 2
 fi
 export HOST_A=pl-$$-a HOST_B=pl-$$-b PEERLANE_LINK_PATH=network UCX_TLS=tcp
@@ -24,7 +24,7 @@ for host in "$HOST_A" "$HOST_B"; do
   ip -n "$host" link set wire0 up
   ip -n "$host" link set lo up
 done
-# UCX passes over an interface until the kernel says that its link is up.
+# UCX ignores an interface until the kernel reports that its link is up.
 for host in "$HOST_A" "$HOST_B"; do
   for _ in $(seq 100); do
     ip -n "$host" link show wire0 | grep -q 'state UP' && break

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# scripts/wheels.sh [PRESET]: wheels of a finished build, into build/. One for Python 3.12 and all later ones (abi3), one each
-# for 3.10 and 3.11, for those of these Pythons that are here with their headers; only the small Python module is compiled.
-# auditwheel says from which glibc on they run, and the file name carries it. Needs a package registry (for the build tools).
+# scripts/wheels.sh [PRESET]: wheels of a finished build, into build/: one for Python 3.12 and later (abi3), one for 3.10 and one for
+# 3.11, for those of these Pythons that this machine has with headers. Compiles only the small Python module. auditwheel determines the
+# oldest glibc on which they run, and puts it into the file name. Needs a package registry (for the build tools).
 # Environment: PYTHONS (interpreters to build for; default: python3.10 to python3.14 on PATH).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +12,7 @@ stage=$(mktemp -d build/wheels.XXXXXX)
 trap 'rm -rf "$stage"' EXIT
 quiet=(--quiet --disable-pip-version-check --no-input)
 
-# Prints which wheel an interpreter makes: 3.10, 3.11 or abi3; nothing if it cannot make one.
+# Prints the kind of wheel that an interpreter makes: 3.10, 3.11 or abi3; nothing if it cannot make one.
 wheel_kind() {
   "$1" - 2>/dev/null <<'PY'
 import os, sys, sysconfig, venv
@@ -25,7 +25,7 @@ made=" "
 for python in ${PYTHONS:-python3.10 python3.11 python3.12 python3.13 python3.14}; do
   kind=$(wheel_kind "$python" || true)
   if [ -z "$kind" ] || [[ $made == *" $kind "* ]]; then continue; fi
-  # A clean interpreter: pip fetches the build tools into an environment of its own.
+  # A clean interpreter: pip fetches the build tools into its own environment.
   "$python" -m venv "$stage/$kind"
   "$stage/$kind/bin/python" -m pip wheel "${quiet[@]}" --no-deps -w "$stage/wheels" --config-settings=build-dir="$stage/build-$kind" \
     --config-settings=cmake.define.PEERLANE_PREBUILT="$out" . >"$stage/log" 2>&1 || { cat "$stage/log"; exit 1; }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Streams that signal each other against the CPU between kernel and message, on two GPUs where there are two: every benchmark of
-# docs/async-benchmarks.md, about 100 s on two H200; a short table of what the targets ask for comes last. No build here: it takes the folder that `make build` leaves. Results (JSON and
-# text) go to the folder given.
+# Measures streams that signal each other against a CPU between kernel and message, on two GPUs if there are two: every benchmark of
+# docs/async-benchmarks.md. Takes about 100 s on two H200. Prints a table of the figures with targets at the end. It builds nothing: it
+# uses the folder that `make build` made. Results (JSON and text) go to the results folder.
 #   scripts/gpu/async.sh <out folder of the build> <results folder>
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
@@ -42,13 +42,13 @@ async economy economy --arms peer,graph-kernel -i 6000 -k 0,10,50
 async economy_proxy economy --arms proxy,proxy-kernel -i 6000 -k 0,10,50
 async economy_proxy_80 economy --arms proxy,proxy-kernel -b 80 -i 8000
 async economy_80 economy --arms graph-kernel -b 80 -i 8000 -k 0,10
-# What a replaying thread costs by launches and by events: more launches an event, then longer graphs.
+# Cost of a thread that replays graphs, by launches and by events: more launches for each event, then longer graphs.
 async economy_640_80 economy --arms graph-kernel -b 640 --unroll 80 -i 32000 -k 0,10
 async economy_640 economy --arms graph-kernel -b 640 -i 32000 -k 0,10
 
 async stencil_2x1 stencil --arms normal,peer,peer-kernel,proxy,graph-kernel -n 16,64,256,1024,4096
 async multigrid_2x1 multigrid --arms normal,peer,peer-kernel,proxy,graph-kernel -n 16,64,256,1024
-# Kernels that take long, halos of 32 and 64 KiB: little is gained, and then nothing.
+# Long kernels and halos of 32 and 64 KiB, where the gain becomes small and then zero.
 async multigrid_large multigrid --arms normal,peer -n 4096 -i 20 -r 3
 async stencil_no_gain stencil --arms normal,peer -n 8192 -i 40 -r 3
 async stencil_2x2 stencil --grid 2x2 --arms normal,peer -n 64,256 -i 100 -r 3

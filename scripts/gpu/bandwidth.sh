@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Links on real GPUs: the whole default run, judged; the same under the original's name; repeatability; a run that must come out
-# slow; free-form transfers; sizes; the multi-node testcases as processes of this machine. No build here: it takes the folder
-# that `make build` leaves. Results (JSON and text) go to the folder given, a short table comes last.
+# Measures links on real GPUs: the whole default run with verdicts; the same under the original's name; repeatability; a run that must be
+# judged slow; --transfer; sizes; the multi-node testcases as processes of this machine. Prints a short table at the end. It
+# builds nothing: it uses the folder that `make build` made. Results (JSON and text) go to the results folder.
 #   scripts/gpu/bandwidth.sh <out folder of the build> <results folder>
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
@@ -16,7 +16,7 @@ TAIL=30 step info "$program" info
 TAIL=200 LIMIT=150 step default "$program" bandwidth -b $size --json "$results/default.json"
 TAIL=30 LIMIT=60 step repeat "$program" bandwidth -b $size --samples 10 -t host_to_device_memcpy_ce device_to_host_memcpy_ce \
   device_local_copy --json "$results/repeat.json"
-# Exit status 3 is the point of it: a buffer that is too small for the link's rate.
+# Exit status 3 is expected: the buffer is too small for the link's rate.
 EXPECT_RC=3 TAIL=12 step slow "$program" bandwidth -b $small -t host_to_device_memcpy_ce --json "$results/slow.json"
 TAIL=14 step transfer "$program" bandwidth --transfer "H -> [ce] -> G0, G0 -> [ce] -> H" --transfer "G0 -> [sm:16] -> G0" \
   --json "$results/transfer.json"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Scattered blocks on a real GPU: the sweep of `peerlane blocks` over sizes and counts, kernels beside lists, an urgent list behind a long one,
-# and vLLM's Triton kernel where PyTorch, Triton and the file are. It builds nothing.
+# Measures scattered blocks on a real GPU: the sweep of `peerlane blocks` over sizes and counts, kernels beside lists, an urgent list behind
+# a long one, and vLLM's Triton kernel if PyTorch, Triton and its file are available. It builds nothing.
 #   scripts/gpu/blocks.sh <out folder of the build> <results folder> [vLLM's swap_blocks_triton.py]
-# SHORT=1: some two minutes, for the points that the documentation names.
+# SHORT=1: only the points that the documentation names, about two minutes.
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"

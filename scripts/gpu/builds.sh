@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Two builds in turns on one GPU: did a figure fall? The older one stands for two (old, same), so that same / old shows what the machine
-# itself does. BUDGET: seconds (80). Rows of the table go to the folder given, medians over the rounds come last.
+# Compares two builds in interleaved rounds on one GPU, to find figures that became worse. The older build runs twice (old, same), so that
+# same / old shows the variation of the machine. Rows go to the results folder; the medians over the rounds are printed at the end.
+# BUDGET: seconds (80).
 #   scripts/gpu/builds.sh <out folder of the older build> <out folder of the build> <results folder>
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Collectives that streams carry out, beside NCCL where this machine's Python has one, every result checked. With one GPU: two processes
-# that take turns on it. TUNE=1: other blocks, chunks and limits, too. No build here: it takes the folder that `make build` leaves.
-# Results (JSON and text) go to the folder given.
+# Measures collectives on streams beside NCCL's, if this machine's Python has NCCL; every result is checked. With one GPU, two processes
+# take turns on it. TUNE=1: also with other blocks, chunks and limits. It builds nothing: it uses the folder that `make build` made.
+# Results (JSON and text) go to the results folder.
 #   scripts/gpu/collectives.sh <out folder of the build> <results folder>
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
@@ -13,7 +13,7 @@ program=$out/peerlane
 gpus=$("$program" info 2>/dev/null | grep -c '^GPU [0-9]*:')
 find_nccl
 
-# The CPU drives these; its own kernels, or itself, combine.
+# Collectives of a communicator: the CPU drives them; kernels or the CPU combine.
 driven() { # name, GPUs, collective, options...
   local name=$1 pair=$2 kind=$3
   shift 3

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Transfers that kernels start, on a real GPU: latency by size and scope, order, ten million checked signals, rate, bandwidth, random puts checked byte by byte, what
-# idle rings cost other copies, errors, a matrix multiplication beside puts (cuBLAS of the machine's PyTorch), and memory of
-# another process, which is killed in the middle.
+# Measures transfers that kernels start, on a real GPU: latency by size and scope, order, ten million checked signals, rate, bandwidth,
+# random puts with every byte checked, the cost of idle rings for other copies, errors, a matrix multiplication beside puts (cuBLAS of the
+# machine's PyTorch), and memory of another process, which is killed during a transfer.
 # It builds nothing (bench/device_put_bench, device_neighbor_bench: -DPEERLANE_BENCH=ON).
 #   scripts/gpu/device.sh <folder of the two> <results folder>
 set -u
@@ -21,7 +21,7 @@ PYTHON
 LD_LIBRARY_PATH=$(dirname "${cublas:-.}")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 
-# A section each, so that a hang of one takes no other with it.
+# One step for each section, so that a hang in one does not stop the others.
 for section in latency order signals rate bandwidth random company gemm errors; do
   LIMIT=90 TAIL=90 step "$section" /tmp/device_put_bench "$results/$section.json" "$section" "cublas=$cublas"
 done

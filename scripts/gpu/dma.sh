@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# DMA channels on a real GPU: checked and timed beside CUDA's copies, as root and as a user without rights, what is left after
-# processes that were killed in the middle, the planner's copies and lists by channel (in stream order and through rings too, which
-# are off by default), the bandwidth by channel beside CUDA's, and GDRCopy's latency test with and without.
+# Checks DMA channels on a real GPU and times them beside CUDA's copies, as root and as an unprivileged user: what remains after processes
+# that were killed during a copy; the planner's copies and lists by channel (also in stream order and through rings, which are off by
+# default); the bandwidth by channel beside CUDA's; GDRCopy's latency test with and without channels.
 # It builds nothing (bench/dma_*bench: -DPEERLANE_BENCH=ON).
 #   scripts/gpu/dma.sh <folder of both benches> <out folder of the build> <results folder>
 set -u
@@ -11,7 +11,7 @@ set -u
 arguments "bench=folder of the dma benches" out results -- "$@"
 cp "$bench"/dma_{,planner_,kill_,order_,submit_}bench /tmp/ && chmod 755 /tmp/dma_{,planner_,kill_,order_,submit_}bench
 
-killed() { # eight at a time, each in the middle of something; then the GPU must be as it was
+killed() { # kills processes during their work, eight at a time; afterwards the GPU must be in its earlier state
   local before after
   before=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader)
   for _ in 1 2 3 4 5 6 7 8; do (timeout -s KILL "$((RANDOM % 3 + 1))" /tmp/dma_bench >/dev/null 2>&1 &); done
@@ -24,7 +24,7 @@ LIMIT=120 TAIL=60 step dma /tmp/dma_bench "$results/dma.json"
 LIMIT=120 TAIL=8 step dma_nobody "${nobody[@]}" /tmp/dma_bench
 LIMIT=150 TAIL=4 step dma_killed killed
 gpu_files() { find /proc/[0-9]*/fd -lname '/dev/nvidia*' 2>/dev/null | wc -l; }
-ends() { # killed at each call, exec, 16 at once and killed; then the GPU must be as it was
+ends() { # kills processes at each call, at exec, and 16 at once; afterwards the GPU must be in its earlier state
   local before after files
   before=$(nvidia-smi -i 0 --query-gpu=memory.used --format=csv,noheader)
   files=$(gpu_files)

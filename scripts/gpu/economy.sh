@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a ping-pong of 128 B takes of the CPU while graphs carry it for a minute, two GPUs: by kernels' stores and by copy engines, with
+# Measures the CPU use of a ping-pong of 128 B that graphs carry for a minute, on two GPUs: by stores of kernels and by copy engines, with
 # threads that spin and threads that sleep, the ring's thread by interrupts and by the clock. Then the same for two seconds under
-# `strace -c` (where there is one): system calls by thread. The package's energy stands beside it where the machine shows it. No build
-# here. The table that comes last says whether a core's share is at most 0.5 %, and the time at most 1.02 of the performance mode's.
-#   scripts/gpu/economy.sh <out folder of the build> <results folder>        about 8 minutes; SECONDS_EACH=5 for a first look, BATCH=32 on the simulated GPU
+# `strace -c`, if installed: system calls by thread. Also shows the energy of the CPU package if the machine provides it. The table at
+# the end says whether the share of a core is at most 0.5 %, and the time at most 1.02 of that in performance mode. It builds nothing.
+#   scripts/gpu/economy.sh <out folder of the build> <results folder>
+# Takes about 8 minutes. SECONDS_EACH=5: a first look. BATCH=32: for the simulated GPU.
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
@@ -13,7 +14,7 @@ export LIMIT=400 TAIL=12
 program=$out/peerlane
 each=${SECONDS_EACH:-60} batch=${BATCH:-4096}
 
-energy_uj() { # of all packages; empty where it is not shown
+energy_uj() { # of all CPU packages; empty if the machine does not provide it
   local zone sum=0
   for zone in /sys/class/powercap/intel-rapl:*/energy_uj; do
     case $zone in
@@ -37,7 +38,7 @@ economy() { # name, wake-ups, iterations, options...
   fi
 }
 
-iterations() { # so many as take $each seconds, by a short run of the arm
+iterations() { # prints how many take $each seconds, from a short run of the arm
   "$program" async economy -s 128 -b "$batch" -r 1 -i $((batch * 4)) --arms "$1" --json "$results/first.json" >/dev/null 2>&1
   python3 - "$results/first.json" "$each" "$batch" <<'PYTHON'
 import json, sys

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a ping-pong of 128 B takes of the CPU where one launch repeats it for a whole turn (graph-loop), beside the same graph
-# launched again and again (graph-kernel): each in performance and in economy mode, the four in turns. Two GPUs, no build here.
-# The table that comes last says whether a core's share is at most 0.5 %, and the time at most 1.02 of the performance mode's.
-# A second run, of some seconds, shows how the time depends on what a pass of the loop holds. With the build's graph_loop_bench a part on one
-# GPU comes first, 15 s: graphs of kernels launched and repeated, without a peer. ONE_GPU=1 ends the script behind it.
-#   scripts/gpu/economy_loop.sh <out folder of the build> <results folder> [graph_loop_bench]     about 3.9 minutes; SECONDS_EACH=5: a first look
+# Measures the CPU use of a ping-pong of 128 B that one launch repeats for a whole repetition (graph-loop), beside the same graph launched
+# again and again (graph-kernel): both in performance and in economy mode, interleaved. Two GPUs; it builds nothing.
+# The table at the end says whether the share of a core is at most 0.5 %, and the time at most 1.02 of that in performance mode.
+# A second run of some seconds shows how the time depends on the contents of a pass of the loop. With the build's graph_loop_bench, a part
+# on one GPU comes first (15 s): graphs of kernels, launched and repeated, without a peer. ONE_GPU=1: only this part.
+#   scripts/gpu/economy_loop.sh <out folder of the build> <results folder> [graph_loop_bench]
+# Takes about 3.9 minutes. SECONDS_EACH=5: a first look.
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
@@ -19,7 +20,7 @@ if [ -n "$bench" ]; then
 fi
 [ "${ONE_GPU:-0}" = 0 ] || exit "$failed"
 
-# So many iterations as take $each seconds, by a short run.
+# Prints how many iterations take $each seconds, from a short run.
 "$program" async economy --arms graph-kernel -s 128 -b "$unroll" -r 1 -i $((unroll * 20)) --json "$results/first.json" >/dev/null 2>&1
 count=$(python3 - "$results/first.json" "$each" "$unroll" "$turns" <<'PYTHON'
 import json, sys

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The copy envelope on a real GPU: calibrates, then sweeps every way to copy, the planner and cuMemcpy from 1 B to 1 GiB with
-# that calibration, what a resident copy kernel costs other work, and lists and asynchronous copies. No build here: it takes
-# the folder that `make build` leaves. Results (JSON and text) go to the folder given, a short table comes last. About four
-# minutes; --quick: about one (up to 64 MiB, short samples).
+# Measures the copy envelope on a real GPU: calibrates, then measures every copy method, the planner and cuMemcpy from 1 B to 1 GiB with
+# that calibration, the cost of a resident copy kernel for other work, and lists and asynchronous copies. Prints a short table at the end.
+# It builds nothing: it uses the folder that `make build` made. Results (JSON and text) go to the results folder. About four minutes;
+# --quick: about one (up to 64 MiB, short samples).
 #   scripts/gpu/envelope.sh [--quick] <out folder of the build> <results folder>
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
@@ -20,7 +20,7 @@ sweep() { # name, options...
   step "$name" "$program" copy --odd --time "$time_ms" --samples "$samples" --max "$most" --all "$@" --json "$results/$name.json"
 }
 
-# 31 powers of two and 15 odd sizes, five or six cases; sizes of 100 MiB and more take as long as three rounds take.
+# 31 powers of two and 15 other sizes, five or six cases; sizes of 100 MiB and more have three rounds, however long they take.
 time_ms=200 samples=2000 most=1G beside=300
 [ $quick = 1 ] && time_ms=100 samples=500 most=64M beside=100
 [ "$PEERLANE_GPU" = sim ] && time_ms=20 samples=100 most=1M beside=10

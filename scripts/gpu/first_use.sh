@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a new user runs first, on a real GPU: the demo as root and as a user without rights, sanity, a soak, what only a GPU can show of
-# the mapping layer, and the Python package from its wheel. It builds nothing; results (JSON) go to the folder given, a table comes last.
+# Runs on a real GPU what a new user runs first: the demo as root and as an unprivileged user, sanity, a soak, the tests of the mapping
+# layer that need a GPU, and the Python package from its wheel. It builds nothing. Results (JSON) go to the results folder; prints a table
+# at the end.
 #   scripts/gpu/first_use.sh <out folder of the build> <mapping_faults> <wheel> <results folder>
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh

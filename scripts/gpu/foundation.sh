@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Shows the foundation on a real GPU: demo and sanity as root and as an unprivileged user, latency and bandwidth against
-# the baselines in one interleaved run, the other tools, and that nothing is left behind. No build here: it takes the
-# folder that `make build` leaves. Results (JSON) go to the folder given, a short table comes last.
+# Runs the basic tools on a real GPU: demo and sanity as root and as an unprivileged user, latency and bandwidth beside the baselines in
+# one interleaved run, the other tools, and a check that nothing is left behind. Prints a short table at the end. It builds nothing: it
+# uses the folder that `make build` made. Results (JSON) go to the results folder.
 #   scripts/gpu/foundation.sh <out folder of the build> <results folder> [<folder of the test/abi programs>]
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
@@ -29,7 +29,7 @@ TAIL=3 step pplat "$out/peerlane" pplat --json "$results/pplat.json"
 TAIL=3 step pplat_gpu_first "$out/peerlane" pplat -m 1 --json "$results/pplat_gpu_first.json"
 TAIL=3 step pplat_data "$out/peerlane" pplat -s 4096 --json "$results/pplat_data.json"
 TAIL=8 step apiperf_cached "$out/peerlane" apiperf --cached --json "$results/apiperf_cached.json"
-# Programs that know gdrapi.h only, one of them with the info struct of GDRCopy 2.3 and older.
+# Programs that use only gdrapi.h, one of them with the info struct of GDRCopy 2.3 and older.
 for program in abi_whole_life abi_v1_info abi_poked_structs; do
   [ -n "$abi" ] && TAIL=2 step "$program" env LD_LIBRARY_PATH="$out" "$abi/$program"
 done

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What the links pages claim, on a real GPU: the testcases of nvbandwidth 0.10 that came after 0.8, bulk copies beside the other ways,
-# bidirectional copy kernels by several divisions of the GPU and by the original's method, copies by DMA channel and in scattered
-# blocks, and the gate: learnt, asked, while a job runs. With NVBANDWIDTH=<program> the original takes turns with ours.
-# No build here: it takes the folder that `make build` leaves. Results (JSON and text) go to the folder given, a short table last.
-# ROUNDS, GATE_RUNS, GATE_ASKS: fewer of each where the machine's time is short (3, 8 and 20).
+# Measures what the pages about links claim, on a real GPU: the testcases that nvbandwidth 0.9 and 0.10 added, bulk copies beside other
+# methods, bidirectional copy kernels by several divisions of the GPU and by the original's method, copies by DMA channel and in scattered
+# blocks, and the gate: a baseline, verdicts, and verdicts while a job runs. NVBANDWIDTH=<program>: the original runs interleaved with ours.
+# It builds nothing: it uses the folder that `make build` made. Results (JSON and text) go to the results folder; a short table is last.
+# ROUNDS, GATE_RUNS, GATE_ASKS: how many of each (3, 8 and 20); fewer take less time.
 #   scripts/gpu/links.sh <out folder of the build> <results folder> [folder of the benches]
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
@@ -21,9 +21,9 @@ TAIL=30 LIMIT=60 step drop_in "$out/nvbandwidth" -b 128 -t device_local_copy_tma
 TAIL=30 LIMIT=60 step drop_in_json "$out/nvbandwidth" -b 128 -F json -t 38 39 40 41 43
 TAIL=12 LIMIT=60 step huge_pages "$program" bandwidth -b $size -H -t 0 1 16 17 --json "$results/huge_pages.json"
 
-# ---- bidirectional copy kernels: who is right? ---------------------------------------------------------------------------------
+# ---- bidirectional copy kernels: which rate is right? ---------------------------------------------------------------------------
 # The original's kernel lets every other warp of the whole GPU copy the other way; ours are two kernels. Two kernels on all
-# multiprocessors share each one, as such warps do. The rates of both directions and their sum over the common window are told.
+# multiprocessors share each one, as such warps do. Prints the rates of both directions and their sum over the common window.
 both_ways() {
   local width line
   for ((round = 1; round <= rounds; ++round)); do
@@ -39,14 +39,14 @@ both_ways() {
   done
 }
 if [ "$PEERLANE_GPU" != sim ]; then TAIL=120 LIMIT=400 step both_ways both_ways; fi
-# Which kernels reach which rate, and whether passes over the same bytes count what did not cross the link.
+# Which kernels reach which rate, and whether repeated passes over the same bytes count bytes that did not cross the link.
 [ -z "$bench" ] || TAIL=40 LIMIT=90 step both_ways_kernels "$bench/both_ways_bench" "$results/both_ways_kernels.json"
 
 # ---- channels and blocks -------------------------------------------------------------------------------------------------------
 TAIL=60 LIMIT=120 step channels "$program" bandwidth -b $size --no-judge -p host_to_device_dma device_to_host_dma host_to_device_bidirectional_dma \
   host_to_device_scattered device_to_host_scattered host_to_device_memcpy_ce device_to_host_memcpy_ce --json "$results/channels.json"
 
-# Scattered blocks on huge pages: is it the pages of host memory?
+# Scattered blocks on huge pages: is the size of the host's pages the limit?
 TAIL=40 LIMIT=60 step scattered_huge "$program" bandwidth -b $size -H --no-judge -p host_to_device_scattered device_to_host_scattered \
   --json "$results/scattered_huge.json"
 
@@ -65,7 +65,7 @@ ask_often() {
 }
 TAIL=24 LIMIT=240 step gate_ask ask_often
 TAIL=40 LIMIT=60 step gate "$program" gate --baseline "$baseline" --budget $budget --json "$results/gate.json" --prometheus "$results/gate.prom"
-# A job at work: nothing may be measured.
+# While a job runs, the gate must not measure.
 beside_a_job() {
   "$program" bandwidth -b $size --no-judge -t 0 1 16 17 --samples 200 >"$results/job.txt" 2>&1 &
   local job=$! rc=1

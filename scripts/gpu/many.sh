@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What needs two GPUs or more: clients of one store on two GPUs, DMA channels between GPUs and kernels that answer each other (with the folder of the benches, built with
-# -DPEERLANE_BENCH=ON), every link, messages of several pairs at once, streams on grids, all devices in shuffled order.
-# No build here: it takes the folder that `make build` leaves, and optionally a folder with a UCX that knows CUDA. Results (JSON and
-# text) go to the folder given. STEPS: names of steps, with spaces; others are left out.
+# Measures what needs two or more GPUs: clients of one store on two GPUs; DMA channels between GPUs, and kernels that answer each other
+# (with the folder of the benches, built with -DPEERLANE_BENCH=ON); every link; messages of several pairs at once; streams on grids; all
+# devices in shuffled order. It builds nothing: it uses the folder that `make build` made, and optionally a folder with a UCX that was
+# built with CUDA. Results (JSON and text) go to the results folder. STEPS: names of the steps to run, separated by spaces.
 #   scripts/gpu/many.sh <out folder of the build> <results folder> [folder of the peer benches] [folder of libucp.so.0]
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
@@ -20,7 +20,7 @@ if [ -n "$ucx" ]; then
 fi
 
 wanted() { [ -z "${STEPS:-}" ] || [[ " $STEPS " = *" $1 "* ]]; }
-chosen() { # name, command...: a step that is wanted
+chosen() { # name, command...: runs the step if STEPS names it
   if wanted "$1"; then step "$@"; fi
 }
 
@@ -30,7 +30,7 @@ if [ -n "$bench" ]; then
   LIMIT=100 TAIL=200 chosen dma_peer "$bench/dma_peer_bench" "$results/dma_peer.json"
   LIMIT=30 TAIL=60 chosen device_peer "$bench/device_peer_bench" "$results/device_peer.json"
 fi
-# All devices at once, counted backwards, so that a wrong order of devices shows.
+# All devices at once in reverse order, to find code that assumes an order of devices.
 every_sanity() {
   local gpu rc=0 running=()
   for gpu in $(seq 0 $((gpus - 1))); do

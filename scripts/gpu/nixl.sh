@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The NIXL backend on a real GPU, two agents of one GPU: rates of scattered blocks, a 64-byte transfer, 10^5 descriptors, every case
-# byte-checked; the same by the UCX backend of NIXL's wheel; with two GPUs transfers between them and a cache handed over; one agent that is killed in the middle. No build and no network here.
+# Checks the NIXL backend on a real GPU with two agents of one GPU: rates of scattered blocks, a transfer of 64 bytes, 10^5 descriptors,
+# with every byte checked; the same by the UCX backend of NIXL's wheel; with two GPUs, transfers between them and the transfer of a cache;
+# an agent that is killed during a transfer. It builds nothing and needs no network.
 #   scripts/gpu/nixl.sh <folder that pack_nixl.sh made> <out folder of the build> <results folder>
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh

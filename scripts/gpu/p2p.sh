@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Messages between GPU buffers of two processes: ours beside UCX alone (and NCCL where Python has it), in turns, as OSU's benchmarks measure them. With two GPUs
-# one for each process, else both on one. No build here: it takes the folder that `make build` leaves, and a folder with a UCX
-# that knows CUDA (the lib folder of PyPI's libucx-cu13). Results (JSON and text) go to the folder given.
+# Measures messages between GPU buffers of two processes with OSU's benchmarks: Peerlane interleaved with UCX alone (and with NCCL if Python
+# has it). With two GPUs, one for each process; otherwise both processes use one. It builds nothing: it uses the folder that `make build`
+# made, and a folder with a UCX that was built with CUDA (pack_ucx.sh makes one). Results (JSON and text) go to the results folder.
 #   scripts/gpu/p2p.sh <out folder of the build> <results folder> <folder of libucp.so.0>
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
@@ -35,11 +35,11 @@ if [ "$gpus" -gt 1 ]; then
   p2p check latency --via ours --gpus 0,1 -m 1:16M -i 20 -x 2 -c D D
   p2p bandwidth bw --via "$arms" --gpus 0,1 -m 1:64M -i 40 -x 5 D D
   p2p bidirectional bibw --via "$arms" --gpus 0,1 -m 1K:64M -i 20 -x 5 D D
-  # The ceiling: what the copy engine does with copies of the same sizes.
+  # The upper limit: the rate of the copy engine for copies of the same sizes.
   TAIL=40 step copy_engine "$program" bandwidth --size-sweep 1M:64M -t device_to_device_memcpy_read_ce \
     device_to_device_memcpy_write_ce --samples 3 --json "$results/copy_engine.json"
 fi
-# The middle sizes between every two kinds of memory. Bandwidths last, the slowest of them all: few iterations.
+# Medium sizes between every two kinds of memory. Bandwidths come last and have few iterations, because they take longest.
 middle() { # name, benchmark, largest size, memories...
   local name=$1 benchmark=$2 most=$3 turns=(-i 5 -x 2)
   shift 3
@@ -51,7 +51,7 @@ middle middle_latency_HD latency 8M H D
 middle middle_bw_HH bw 4M H H
 middle middle_bw_HD bw 4M H D
 middle middle_bw_DH bw 4M D H
-# One table of all: how much better ours is than UCX's, 0.95 and more being the aim.
+# One table of all: the ratio of Peerlane to UCX, which should be at least 0.95.
 ratios() {
   local name
   for name in latency bandwidth middle_latency_HH middle_latency_HD middle_bw_HH middle_bw_HD middle_bw_DH; do
@@ -72,7 +72,7 @@ ratios() {
     }'
 }
 step ratios ratios
-# Two hosts' way, over TCP on loopback.
+# As between two hosts: TCP, over loopback.
 UCX_TLS=tcp,cuda_copy,self PEERLANE_LINK_PATH=network p2p network_latency latency --via ours,ucx --gpus "$pair" -m 8:1M \
   -i 200 -x 20 D D
 UCX_TLS=tcp,cuda_copy,self PEERLANE_LINK_PATH=network p2p network_large latency --via ours,ucx --gpus "0,$((gpus > 1))" \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Packs NIXL for a machine without a network: what of a wheel the Python interface and the UCX backend need, stripped of symbols
-# (some 30 MB of 180). The wheel is fetched from PyPI for the Python version that is named.
-#   scripts/gpu/pack_nixl.sh <Python version, as 3.12> <folder to make>
+# Packs NIXL for a machine without a network: the files of a wheel that its Python interface and the UCX backend need, stripped of symbols
+# (about 30 MB of 180). Fetches the wheel for the given Python version from PyPI.
+#   scripts/gpu/pack_nixl.sh <Python version, for example 3.12> <folder to make>
 set -euo pipefail
 if [ $# -ne 2 ]; then
   echo "usage: $0 <Python version> <folder to make>" >&2

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The Python package on a machine with a GPU, from a wheel and with no network: scripts/gpu/python.sh [WHEEL] [FOLDER].
-# WHEEL: made by scripts/wheels.sh (default: the one for Python 3.12 and later in build/). FOLDER takes python_cost.json and
-# python.txt (default: $OUT, else build/). Prints what was checked with the installed PyTorch, CuPy and JAX, what elements and
-# copies cost, and each example's effect. Exit code 0: everything passed.
+# Checks and measures the Python package on a GPU, from a wheel and without a network: scripts/gpu/python.sh [WHEEL] [FOLDER].
+# WHEEL: made by scripts/wheels.sh (default: the one for Python 3.12 and later in build/). FOLDER: gets python_cost.json and python.txt
+# (default: $OUT, else build/). Prints what was checked with the installed PyTorch, CuPy and JAX, the cost of elements and copies, and the
+# effect that each example measures. Exit code 0: everything passed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 wheel=${1:-$(find build -maxdepth 1 -name 'peerlane-*-abi3-*.whl' | sort | tail -1)}
@@ -13,7 +13,7 @@ python=${PYTHON:-python3}
 site=$(mktemp -d)
 trap 'rm -rf "$site"' EXIT
 
-# Without pip and virtual environments, which a bare machine may lack: a wheel is a zip file.
+# A wheel is a zip file. A bare machine may lack pip and virtual environments.
 "$python" -m zipfile -e "$wheel" "$site"
 chmod +x "$site/peerlane/native/peerlane"
 export PYTHONPATH=$site XLA_PYTHON_CLIENT_PREALLOCATE=false

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Kernels of two processes that put into each other's remote windows, each process with a GPU: by UCX over TCP, as two hosts
-# do, and by the ways of one host; beside messages. Two GPUs, no build here.
-#   scripts/gpu/remote.sh <out folder of the build> <results folder> <folder of device_remote_bench> [<folder of pack_ucx.sh>]     about 40 s
+# Measures kernels of two processes that put into each other's remote windows, each process with a GPU: by UCX over TCP, as between two
+# hosts, and by the transports of one host; messages for comparison. Two GPUs; it builds nothing. About 40 s.
+#   scripts/gpu/remote.sh <out folder of the build> <results folder> <folder of device_remote_bench> [<folder of pack_ucx.sh>]
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Messages between the memories of the host and of all GPUs of two processes, one of which is killed and comes back, every byte
-# compared. About 60 s on two GPUs. No build here: it takes the folder that `make build` leaves, and a bench folder.
+# Checks messages between the memories of the host and of all GPUs of two processes, one of which is killed and comes back; every byte is
+# compared. About 60 s on two GPUs. It builds nothing: it uses the folder that `make build` made, and a bench folder.
 #   scripts/gpu/several_gpus.sh <results folder> <bench folder> [<out folder of the build>]
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by the scripts beside it: their arguments, then one step after the other, each with its text in a file, a summary last.
-# Needs `results` (a folder: `arguments` sets it); sets `failed` (the script's exit status) to 1 when a step fails. TAIL: lines of a step
-# that are shown. LIMIT: seconds after which a step is ended (a hang must not use up the time on a machine that was lent).
+# Functions for the scripts beside it, which source this file: their arguments, steps that run one after the other with their output in a
+# file each, and a summary at the end.
+# Needs `results` (a folder; `arguments` sets it). Sets `failed` (the script's exit status) to 1 if a step fails. TAIL: number of lines of
+# a step's output to show. LIMIT: seconds after which a step is ended, so that a hang does not use up the time on a borrowed machine.
 
 export PEERLANE_GPU=${PEERLANE_GPU:-real}
 # shellcheck disable=SC2034 # here and below: used by the scripts that source this one
@@ -10,12 +11,12 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 summary=()
 export failed=0
 
-# What `arguments` can set, as absolute paths.
+# The variables that `arguments` can set, as absolute paths.
 # shellcheck disable=SC2034
 out='' results='' triton='' abi='' bench='' old='' faults='' mpi='' ucx='' wheel='' backend=''
 
-# The script's arguments by name: `out` (the folder that the build made), `results` (a folder, made where it is missing), NAME=DESCRIPTION
-# for others (?NAME=DESCRIPTION: may be left out, then NAME is empty). Ends the script with the usage where they do not fit.
+# Sets the script's arguments as variables: `out` (the folder that the build made), `results` (a folder, created if it does not exist), and
+# NAME=DESCRIPTION for others (?NAME=DESCRIPTION: optional; NAME is then empty). If they do not fit, prints the usage and exits.
 arguments() { # name..., --, "$@"
   local names=() usage=$0 least=0 one name path
   for one; do
@@ -48,12 +49,12 @@ arguments() { # name..., --, "$@"
   done
 }
 
-# The UCX of the folder `ucx` for our programs.
+# Makes our programs use the UCX in the folder `ucx`.
 use_ucx() {
   export UCX_MODULE_DIR=$ucx/ucx PEERLANE_UCX_LIBRARY=$ucx/libucp.so.0 LD_LIBRARY_PATH=$ucx:${LD_LIBRARY_PATH:-} UCX_WARN_UNUSED_ENV_VARS=n
 }
 
-# Before a command: as a user without rights. Words and not a function, so that LIMIT holds for it.
+# A prefix that runs a command as an unprivileged user. It is a list of words and not a function, so that LIMIT applies to it.
 # shellcheck disable=SC2034 # used by the scripts that source this one
 nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/tmp TMPDIR=/tmp)
 
@@ -72,7 +73,7 @@ step() { # name, command...
   [ $rc -eq "${EXPECT_RC:-0}" ] || failed=1
 }
 
-# The testcases of several machines as so many processes of this one, which needs no MPI. Needs `program`; options go to all.
+# Runs the multi-node testcases as several processes of this machine, without MPI. Needs `program`; all get the options.
 multinode_ranks() { # count, options of bandwidth...
   local count=$1 rank rc common
   shift
@@ -84,7 +85,7 @@ multinode_ranks() { # count, options of bandwidth...
   return $rc
 }
 
-# PEERLANE_NCCL_LIBRARY: the NCCL that this machine's Python packages bring (PyTorch's), or what it was; empty without one.
+# Sets PEERLANE_NCCL_LIBRARY, unless it is set, to the NCCL of this machine's Python packages (PyTorch's); empty if there is none.
 find_nccl() {
   PEERLANE_NCCL_LIBRARY=${PEERLANE_NCCL_LIBRARY:-$(python3 - <<'PYTHON'
 import glob, os, site, sys
@@ -94,11 +95,11 @@ found = [path for folder in folders for path in sorted(glob.glob(os.path.join(fo
 print(found[0] if found else "")
 PYTHON
 )}
-  # Two processes of one machine need no network; NVLink multicast is not what is measured.
+  # Two processes of one machine need no network, and NVLink multicast is not measured.
   export PEERLANE_NCCL_LIBRARY NCCL_SOCKET_IFNAME=lo NCCL_NVLS_ENABLE=0
 }
 
-# Results are committed: what names the machine's folders comes out, rows stand one on a line.
+# Results are committed, so this removes the machine's folders from them, and puts each row on its own line.
 tidy_results() { # folder
   python3 - "$1" <<'PYTHON'
 import glob, json, os, sys

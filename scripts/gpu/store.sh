@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The store with a GPU: puts and gets of 128 MiB by one copy (shm-direct) against the link's rate of the same run, durable puts
-# against the disk's own rate past the page cache, and gets of 4 KiB. Less than a minute on an H100. No build here: it takes the
-# folder that `make build` leaves (or BUILD/out of the current tree). Results (JSON and text) go to the folder given.
-# STORE_BENCH: the program store_bench (-DPEERLANE_BENCH=ON), for the engine alone beside the disk by the same io_uring code.
+# Measures the store with a GPU: puts and gets of 128 MiB by one copy (shm-direct) beside the link's rate in the same run, durable puts
+# beside the disk's own rate without the page cache, and gets of 4 KiB. Less than a minute on an H100. It builds nothing: it uses the
+# folder that `make build` made (default: BUILD/out of the current tree). Results (JSON and text) go to the results folder.
+# STORE_BENCH: the program store_bench (-DPEERLANE_BENCH=ON), which measures the engine alone, and the disk with the same io_uring code.
 #   scripts/gpu/store.sh <results folder> [<out folder of the build>]
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
@@ -15,7 +15,7 @@ program=$out/peerlane
 data=$(mktemp -d "${STORE_DATA:-$results}/data-XXXXXX")
 trap 'rm -rf "$data"' EXIT
 
-# The disk's own rate: 128 MiB at a time past the page cache, made durable each time; MB/s of the best of three.
+# The disk's own rate: 128 MiB at a time without the page cache, each made durable; MB/s, the best of three.
 disk_rate() {
   local best=0 rate
   for _ in 1 2 3; do
@@ -42,14 +42,14 @@ if [ -n "${STORE_BENCH:-}" ]; then
   demo shm_durable_128M_2 --size 128M --rounds 20 --durability durable
 fi
 demo shm_volatile_1M --size 1M --rounds 200
-# By turns: requests through rings in shared memory, and by system calls on the socket.
+# Interleaved: requests through rings in shared memory, and by system calls on the socket.
 for turn in 1 2 3; do
   demo shm_volatile_4K_rings_$turn --size 4K --rounds 5000
   PEERLANE_STORE_RINGS=0 demo shm_volatile_4K_socket_$turn --size 4K --rounds 5000
 done
 step unix_volatile_128M "$program" store gpu-direct-demo --data "$data/unix" --no-shm --size 128M --rounds 4 --json "$results/unix_volatile_128M.json"
 
-# Values of 4 KiB in host memory, so many requests under way.
+# Values of 4 KiB in host memory, with this many requests in progress.
 under_way() { # rings (1 or 0), depth
   local name=host_4K_rings_$1_depth_$2
   PEERLANE_STORE_RINGS=$1 step "$name" "$program" store perf --test put get --value_length 4K --depth "$2" --elements 10000 \

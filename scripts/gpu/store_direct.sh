@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Does it pay that the store moves GPU memory itself? Puts and gets of one value, and of many by one call, by the server's own DMA
-# channels (gpu-direct) and by the client (what PEERLANE_STORE_GPU_DIRECT=off leaves), in turns on the same machine. The server of the
-# first run is looked at too: it must not have CUDA in its memory. About 90 s. No build here: it takes the folder that `make build` leaves.
+# Compares who moves GPU memory of the store: puts and gets of one value, and of many by one call, by the server's DMA channels (gpu-direct)
+# and by the client (PEERLANE_STORE_GPU_DIRECT=off), interleaved on one machine. Also checks that the server of the first run has not
+# loaded CUDA. About 90 s. It builds nothing: it uses the folder that `make build` made.
 #   scripts/gpu/store_direct.sh <results folder> [<out folder of the build>]
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
@@ -24,7 +24,7 @@ demo() { # how, name, options...
   rm -rf "${data:?}/$name"
 }
 
-# The libraries of a server that has moved a value.
+# Lists the libraries of a server that has moved a value.
 server_libraries() {
   local server maps=$results/server_libraries.txt
   "$program" store serve --data "$data/look" --arena 64M --chunk 16M --spin-us 50 >"$data/said" 2>&1 &

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What `peerlane demo` and `copylat` do in unusual surroundings on a real GPU: CUDA's variables, few descriptors, a small or missing
-# /dev/shm, name spaces, limits. As root (name spaces). One line each: exit status, seconds, the last line of an error. It builds nothing.
+# Runs `peerlane demo` and `copylat` in unusual environments on a real GPU: CUDA's variables, few descriptors, a small or missing /dev/shm,
+# namespaces, limits. Needs root (for namespaces). Prints a line for each: exit status, seconds, the last line of an error. It builds
+# nothing.
 #   scripts/gpu/surroundings.sh <out folder of the build> <results folder>
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
@@ -12,7 +13,7 @@ said=$(mktemp)
 trap 'rm -rf /tmp/peerlane-out "$said"' EXIT
 program=/tmp/peerlane-out/peerlane
 
-# meets "statuses that are right" name command...; 1: refused with a reason
+# meets "ACCEPTED STATUSES" name command...; status 1: refused with a reason
 meets() {
   local right=$1 name=$2 begun=$EPOCHREALTIME code=0 why=''
   shift 2

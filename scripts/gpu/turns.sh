@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Why a round trip of the dma executor takes 2 ms where two processes share one GPU: turns of the copy engine, turns of the processes'
-# kernels, or a thread that sleeps. First one process's puts beside another's idle ring or kernel (bench/device_turns_bench, which says what
-# each answer would mean), then the round trip itself: rings with the driver's time slice, and with their own.
+# Finds out why a round trip of the dma executor takes 2 ms if two processes share a GPU: turns of the copy engine, turns of the
+# processes' kernels, or a thread that sleeps. First puts of one process beside another's idle ring or kernel (bench/device_turns_bench, which says
+# what each result would mean), then the round trip itself: rings with the driver's time slice, and with their own.
 # It builds nothing (device_turns_bench: -DPEERLANE_BENCH=ON). About 30 s.
 #   scripts/gpu/turns.sh <out folder of the build> <folder of device_turns_bench> <results folder>
 set -u

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Puts and gets on windows of GPU memory between two processes, both on one GPU and, with two GPUs, each on its own: by DMA channels of
-# the process that puts, beside the same by messages (PEERLANE_LINK_CHANNELS=0). All bytes are checked. No build here: it takes the
-# folder that `make build` leaves. About a minute. Results (JSON and text) go to the folder given.
+# Measures puts and gets on windows of GPU memory between two processes, both on one GPU and, if there are two GPUs, one on each: by DMA
+# channels of the origin, beside messages (PEERLANE_LINK_CHANNELS=0). All bytes are checked. It builds nothing: it uses the folder that
+# `make build` made. About a minute. Results (JSON and text) go to the results folder.
 #   scripts/gpu/windows.sh <out folder of the build> <results folder>
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
