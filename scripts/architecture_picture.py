@@ -16,14 +16,14 @@ import lint  # noqa: E402
 
 PICTURE = "docs/images/layers.svg"
 WIDTH, GAP, BOX, MOST_IN_A_ROW = 860, 12, 54, 6
-# Colour by what a layer belongs to; the classes are those of docs/images/site.css.
+# The colour shows the group of a layer; the classes are those of docs/images/site.css.
 COLOURS = {"store": ("blue", "#dcecff"), "messaging": ("green", "#dafbe1"), "triggered": ("green", "#dafbe1"), "ucx": ("green", "#dafbe1"),
            "compat": ("red", "#ffe3e0"), "capi": ("red", "#ffe3e0"), "map": ("amber", "#fff1cc"), "copy": ("amber", "#fff1cc"),
            "rm": ("amber", "#fff1cc")}
 
 
 def direct(deps, layer):
-    """What a layer uses, without what it would reach through another one that it uses."""
+    """The layers that a layer uses, without those that it also reaches through another one."""
     return [name for name in deps[layer] if not any(name in lint.transitive(deps, other) for other in deps[layer] if other != name)]
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares what src/rm restates of the NVIDIA resource manager's interface with published kernel modules.
+"""Compares the declarations of the NVIDIA resource manager's interface in src/rm with published kernel modules.
 
     scripts/check-rm-layouts.py [--markdown FILE] [--note TEXT] CHECKOUT...
 
-CHECKOUT: a tree of https://github.com/NVIDIA/open-gpu-kernel-modules at some release; version.mk, src/common and
+CHECKOUT: a tree of https://github.com/NVIDIA/open-gpu-kernel-modules at a release; version.mk, src/common and
 src/nvidia/arch/nvalloc/unix/include are enough (git archive <tag> version.mk src/common src/nvidia/arch | tar -x -C <folder>).
 
 Both sides are compiled, theirs as C and ours as C++, and print each offset, size and number that we use. A difference is
@@ -59,8 +59,8 @@ THEIR_INCLUDES = """
 #include "ctrl/ctrlcb33.h"
 """
 
-# Our struct, theirs, and fields: "ours=theirs". `size`: their size must be ours ("="), what the branch's layout says
-# (a member of channel_layout), or it is not compared (""), as where only the beginning is used.
+# Our struct, theirs, and fields: "ours=theirs". `size`: their size must equal ours ("="), or that in the branch's layout (a member
+# of channel_layout), or is not compared (""), for structs of which only the beginning is used.
 STRUCTS: list[tuple[str, str, str, str]] = [
     ("alloc_params", "NVOS21_PARAMETERS", "=", "root=hRoot parent=hObjectParent object=hObjectNew object_class=hClass params=pAllocParms params_bytes=paramsSize status=status"),
     ("device_params", "NV0080_ALLOC_PARAMETERS", "=", "device_instance=deviceId client_share=hClientShare target_client=hTargetClient target_device=hTargetDevice flags=flags va_space_bytes=vaSpaceSize va_start=vaStartInternal va_limit=vaLimitInternal va_mode=vaMode"),
@@ -146,7 +146,7 @@ NUMBERS: list[tuple[str, str]] = [
     ("status_object_not_found", "NV_ERR_OBJECT_NOT_FOUND"),
 ]
 
-# Answers of map_dma behind the part that all branches share, and the size of blocks whose beginning alone is declared.
+# Results of map_dma after the part that all branches share, and the size of blocks of which only the beginning is declared.
 BY_BRANCH: list[tuple[str, str]] = [
     ("map_dma_bytes", "sizeof(NVOS46_PARAMETERS)"), ("map_dma_address", "offsetof(NVOS46_PARAMETERS, dmaOffset)"),
     ("map_dma_status", "offsetof(NVOS46_PARAMETERS, status)"), ("unmap_dma_bytes", "sizeof(NVOS47_PARAMETERS)"),
@@ -175,7 +175,7 @@ def run(program: pathlib.Path, *arguments: str) -> dict[str, int]:
 
 
 def build_ours(folder: pathlib.Path) -> pathlib.Path:
-    """A program that prints what we use for the release in its argument."""
+    """A program that prints the values that Peerlane uses for the release in its argument."""
     lines = ['#include <cstdio>', '#include "rm/channel_abi.hpp"', "using namespace pl::rm;", "int main(int, char** argv) {",
              "const channel_layout* known = channel_layout_of(argv[1]);", 'std::printf("is known %d\\n", known != nullptr);',
              "const channel_layout& layout = known != nullptr ? *known : kChannelLayouts.back();"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every measured number in the documents comes from a result file: this compares them, or rewrites them.
+"""Compares every measured number in the documents with its result file, or updates the numbers.
 
     scripts/figures.py             compare every page with its result files; exit 1 on any difference
     scripts/figures.py --update    write the files' numbers into the pages
@@ -46,16 +46,16 @@ MEASURED = re.compile(rf"(?<![\w.^/-])(?:(?:{NUMBER}){JOINED})*(?:{NUMBER})(?:{U
 CELL = re.compile(rf"(?:{NUMBER})(?:{JOINED}(?:{NUMBER}))*")
 DECIMAL = re.compile(r"(?<![\w./-])\d+\.\d+(?![\w.]*\d|\w)")
 SUFFIX = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-# What users read of the sources; a file that moves keeps its proofs, since its words are looked for in all of them.
+# The sources that users read. A file that moves keeps its proofs, because their words are searched in all of these.
 COMMENTS, COMMENTS_PROOF = "the public comments", "docs/figures/comments.txt"
 SOURCES = re.compile(r"include/.*\.(?:h|hpp|cuh)|python/peerlane/[^/]*\.pyi?")
 CLAIM = re.compile(rf"(?<![\w.^/-])({NUMBER}) ?(?:us|ns|GB/s|MB/s|GiB/s|MiB/s|M/s|op/s)(?![\w/])|(?<![\w.^/-])({NUMBER})(?: million)?(?: \w+)? a second\b")
 AGGREGATES = {"min": min, "max": max, "median": statistics.median, "sum": sum, "count": len}
-LEAST_WORDS = 6  # letters beside the {} where a number is said to be no measurement
+LEAST_WORDS = 6  # letters that a proof "not measured" must have in addition to its {}
 
 
 class Fault(Exception):
-    """Something that a proof says does not hold."""
+    """A proof is wrong, or does not fit the page."""
 
 
 # ---- Pages -------------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def line_number(page, offset):
 
 
 def measured_numbers(page):
-    """(offset, number as printed) of all that looks measured: a number with a unit, a table cell of numbers, decimals beside them."""
+    """(offset, number as printed) of each number that looks measured: with a unit, alone in a table cell, or with decimals beside one."""
     prose = re.sub(r"`[^`\n]*`", lambda m: "\0" * len(m.group(0)), blanked(page))
     prose = re.sub(r"^(?:    |\t)(?! *[|*-]).*$", lambda m: m.group(0) if after_list(prose, m.start()) else "\0" * len(m.group(0)), prose, flags=re.M)
     found = {}
@@ -116,7 +116,7 @@ def measured_numbers(page):
 
 
 def after_list(prose, offset):
-    """Whether an indented line goes on with a list item or a paragraph: only after an empty line it is code."""
+    """Whether an indented line continues a list item or a paragraph; it is code only after an empty line."""
     above = prose[:offset].rstrip("\n").rsplit("\n", 1)[-1]
     return not (prose[:offset].endswith("\n\n") or above.startswith("    ")) or bool(re.match(r"\s*[-*\d]", above))
 
@@ -129,7 +129,7 @@ class Claim:
     line: int
     words: str
     items: list = field(default_factory=list)
-    reason: str = None  # why its numbers are no measurements
+    reason: str = None  # why its numbers are not measurements
 
     def slots(self):
         return re.findall(r"\{([\d<>]*)\}", self.words)
@@ -427,7 +427,7 @@ def pages_of(files):
 
 
 def comments_of(path, text):
-    """What a source file says to people: its comments, without their marks. Of Python everything: its docstrings are no different."""
+    """The comments of a source file, without their marks. For Python, the whole text, because of docstrings."""
     if path.endswith((".py", ".pyi")):
         return re.sub(r"^ *# ?", "", text, flags=re.M)
     found = re.findall(r"//[/!]?(.*?)$|/\*+(.*?)\*/", text, re.M | re.S)
@@ -435,7 +435,7 @@ def comments_of(path, text):
 
 
 def claims_in(comments):
-    """(offset, number) of what comments say of speed."""
+    """(offset, number) of each speed that comments name."""
     return [(m.start(1) if m.group(1) else m.start(2), m.group(1) or m.group(2)) for m in CLAIM.finditer(comments)]
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""figures.py finds a number that differs from its file, a number without a proof, and a proof that holds for nothing."""
+"""figures.py finds a number that differs from its file, a number without a proof, and a proof that matches nothing."""
 
 import contextlib
 import io

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How often `peerlane gate` calls a healthy machine unfit, and what it finds of broken ones: on the simulated GPU, with noise.
+"""Measures how often `peerlane gate` calls a healthy machine unfit, and which faults it finds, on the simulated GPU with noise.
 
     scripts/gate_false_alarms.py [--build build/release] [--runs 200] [--fault-runs 10] [--json FILE]
 
 The machine has two GPUs. Its rates vary by 2 % from run to run and again by 2 % from copy to copy, by a seed for each run. The
-baseline is learnt from 16 runs of other seeds. Then the healthy machine is asked many times, and every fault some times.
+baseline is learnt from 16 runs with other seeds. Then the gate runs many times on the healthy machine, and some times with each fault.
 """
 
 import argparse
@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 RATES = "h2d=0.4,d2h=0.4,p2p=0.8,local=0.8,noise=0.02"
 LINKS = "pcie=5x16/5x16"
 LEARNT_RUNS = 16
-FIRST_SEED = 1000  # of the runs that are judged; those that are learnt from begin at 1
+FIRST_SEED = 1000  # of the judged runs; the seeds of the learning runs begin at 1
 
-# Name, links, rates behind the healthy ones, further arguments and variables, check that should come first.
+# Name, links, changes of the healthy rates, further arguments and variables, the check that should fail first.
 FAULTS = (
     ("PCIe link at x8, half the rate", ";0:pcie=5x8/5x16", ";0:factor=0.5", (), {}, "pcie_link"),
     ("PCIe link at x8, only the width says so", ";0:pcie=5x8/5x16", "", (), {}, "pcie_link"),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The project's own rules as code, plus the linters that are installed; whatever was not checked is said aloud.
+"""Checks the project's own rules, and runs the linters that are installed. Prints what was not checked.
 
     scripts/lint.py            check the whole tree; exit 1 on any error
     scripts/lint.py FILE...    only these files (rules about the tree as a whole still see everything)
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import figures  # noqa: E402
 import lint_links  # noqa: E402
 
-LINES_WARN = 600  # ask which noun wants its own file
+LINES_WARN = 600  # consider which concept should have its own file
 LINES_MAX = 700
 CLANG_FORMAT_MAJOR = 14  # Debian 12's; other versions lay out some constructs differently
 
@@ -33,8 +33,8 @@ CXX = (".c", ".h", ".cpp", ".hpp", ".cu", ".cuh")
 SCRIPT = (".py", ".sh")
 CODE = CXX + SCRIPT
 
-# Names that look like environment variables and are none. Everything defined in CMake files, in include/ or by a
-# #define is found by itself; what is left:
+# Names that look like environment variables but are not. Those defined in CMake files, in include/ or by a #define are found
+# automatically; these are the others.
 NOT_ENVIRONMENT = {
     "PEERLANE_NO_NVCC": "scripts/setup.sh: do not install a CUDA compiler",
     "PEERLANE_ALLOW_SKIPS": "scripts/setup.sh: run the tests without the packages that only some of them need",
@@ -43,15 +43,15 @@ NOT_ENVIRONMENT = {
 }
 # Quoted includes that no folder holds because the build writes them.
 GENERATED_INCLUDE = re.compile(r"(^|/)generated_|_image\.hpp$|\.inc$")
-# Where people keep checkouts; a path below one of them means that file was written for one machine.
+# Where people keep checkouts; a path below one of them means that a file was written for one machine.
 MACHINE_PATH = re.compile(r"(?<![\w.~$}/-])/(home|Users|work|workspace|builds)/[A-Za-z0-9_]")
 # Folders that are everywhere, so finding them says nothing about a machine.
 COMMON_DIRS = {"/", "/tmp", "/var/tmp", "/home", "/root", "/opt", "/srv", "/mnt", "/usr", "/usr/src", "/usr/local/src"}
 # These two hold the patterns themselves.
 SELF = {"scripts/lint.py", "scripts/lint_test.py"}
-# Laid out as the kernel's code is.
+# Formatted as the kernel's code.
 KERNEL_STYLE = ("driver/", "test/kernel/mock/")
-# Captured output and stored results are data: their spaces and lengths are what is being tested.
+# Captured output and stored results are data: tests depend on their spaces and lengths.
 DATA = re.compile(r"(^|/)(golden|fixtures|corpus|testdata)/|^docs/results/|^LICENSE$|\.(svg|patch|diff)$")
 
 
@@ -132,7 +132,7 @@ def strip_cmake_comments(text):
 
 
 def layer_order(tree):
-    """The list in the top CMakeLists.txt: a layer uses only layers that stand before it."""
+    """The list in the top CMakeLists.txt: a layer uses only layers before it."""
     match = re.search(r"foreach\(layer IN ITEMS ([^)]*)\)", tree.files.get("CMakeLists.txt", ""))
     return match.group(1).split() if match else []
 
@@ -208,25 +208,25 @@ def rule_layer_table(tree):
 
 def rule_layer_picture(tree):
     """docs/images/layers.svg shows what the CMake files say."""
-    import architecture_picture  # here, since it uses this module
+    import architecture_picture  # here, because it uses this module
     path = architecture_picture.PICTURE
     if path in tree.files and tree.files[path] != architecture_picture.draw(tree):
         yield Finding(path, 1, "layer-picture", "differs from the CMake files: run scripts/architecture_picture.py")
 
 
 def rule_figures(tree):
-    """Measured numbers of the documents are those of the result files, and each has its proof (scripts/figures.py)."""
+    """Measured numbers in the documents match the result files, and each has a proof (scripts/figures.py)."""
     findings, _ = figures.check(tree.files, figures.reader(tree.files.__getitem__))
     for finding in findings:
         yield Finding(finding.path, finding.line, "figures", finding.text)
 
 
 def rule_mutants(tree):
-    """Each mutant fits its file once and names a test that exists (scripts/mutants.py applies them)."""
+    """Each mutant matches its file exactly once and names a test that exists (scripts/mutants.py applies them)."""
     pages = [path for path in tree.files if path == "docs/async-mutants.md" or path.startswith("test/mutants/")]
     if not pages:
         return
-    import mutants  # here, since nothing else needs it
+    import mutants  # here, because nothing else needs it
     tests = "".join(content for path, content in tree.files.items() if path.startswith("test/"))
     for page in pages:
         text = tree.files[page]
@@ -268,7 +268,7 @@ def rule_getenv(tree):
 
 # ---- Threads ---------------------------------------------------------------------------------------------------------
 
-# std::thread(...), a thread that a member begins with, one of a vector.
+# std::thread(...), a thread as a member, a thread in a vector.
 STARTED_THREAD = re.compile(r"\bstd::j?thread\s*\(|\bthreads?_\s*\(\s*\[|\bthread\s+\w+\s*\(\s*\[|"
                             r"\b(threads|workers|helpers)_\.emplace_back\s*\(\s*\[")
 
@@ -394,7 +394,7 @@ def rule_whitespace(tree):
 
 
 def rule_version(tree):
-    """The version stands in CMakeLists.txt; the public header and the changelog's first section have the same."""
+    """The public header and the changelog's first section have the version of CMakeLists.txt."""
     project = re.search(r"^project\(\w+ VERSION (\d+)\.(\d+)\.\d+", tree.files.get("CMakeLists.txt", ""), re.M)
     if not project:
         return
@@ -410,14 +410,14 @@ def rule_version(tree):
 
 
 def rule_links(tree):
-    """Links of documents, and pages that programs name, lead somewhere (lint_links.py)."""
+    """Links of documents, and pages that programs name, exist (lint_links.py)."""
     for path, number, line, problem in lint_links.problems(tree.files, tree.binary):
         if path not in SELF and not allowed(line, "links"):
             yield Finding(path, number, "links", problem)
 
 
 def rule_navigation(tree):
-    """Each page and each public header is in the site's navigation: `make docs` fails otherwise, and nobody runs that often."""
+    """Each page and each public header is in the site's navigation. Otherwise `make docs` fails, which few people run."""
     path = "mkdocs.yml"
     if path not in tree.files:
         return
@@ -430,7 +430,7 @@ def rule_navigation(tree):
         yield Finding(path, 1, "navigation", f"{page} is not in nav")
 
 
-# The printed length as a result: an exit status is taken modulo 256, so a message of 255 characters and its newline succeeds.
+# The printed length as an exit status: it is taken modulo 256, so a message of 255 characters and its newline would mean success.
 PRINTED_LENGTH = re.compile(r"\breturn\s+(?:std::)?(?:v?f?printf|f?puts)\s*\(.*\)\s*;")
 
 
@@ -455,7 +455,7 @@ def rule_binary(tree):
 # Prepositions, articles and question words. They need the sentence around them: name the role (`destination`, `reason`).
 BARE_WORDS = frozenset("""of by at to from into onto upon via with without until since than an the its these those here there
                            what how when where who whom whose why which""".split())
-# Calls that the standard library names so: containers' at(), exceptions' what().
+# Names of the standard library: at() of containers, what() of exceptions.
 STANDARD_CALLS = frozenset(("at", "what"))
 # Words that only this project used, as parts of an identifier, and the field's terms for what was meant.
 PRIVATE_WORDS = {
@@ -465,10 +465,10 @@ PRIVATE_WORDS = {
     "wish": "options, hint", "wishes": "options, hints", "sleeper": "waiter, proxy thread", "sleepers": "waiters",
     "crew": "workers", "bell": "doorbell, wakeup", "bells": "doorbells, wakeups",
 }
-# The same for whole identifiers: as parts they are innocent (`look_up`).
+# The same for whole identifiers; as parts they are allowed (`look_up`).
 PRIVATE_NAMES = {"look": "classify, inspect, poll, check", "looks": "polls, checks", "told": "reply, describe_...",
                  "filling": "catch-up, fill progress"}
-# A lane of UCX, of a warp or of a vector register.
+# Files with lanes of UCX, of a warp or of a vector register.
 LANE_OF_THE_FIELD = re.compile(r"ucx|gpu_lane|rdma_lane|^(kO|o)ver_?[lL]ane$", re.I)
 LANE_FILES = re.compile(r"^(src|test)/ucx/|^src/arch/|\.cuh?$")
 COMMENT_OR_LITERAL = re.compile(r'R"(\w*)\((?:.|\n)*?\)\1"|//[^\n]*|/\*(?:.|\n)*?\*/|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])\'(?:\\.|[^\'\\\n])+\'')
@@ -503,7 +503,7 @@ def complaint_about(name, is_call, has_lanes):
 
 
 def rule_names(tree):
-    """Identifiers are the field's: no bare prepositions, articles or question words, no private language."""
+    """Identifiers use the field's terms: no bare prepositions, articles or question words, no private language."""
     for path, text in tree.with_suffix(*CXX).items():
         if DATA.search(path):
             continue
@@ -522,12 +522,12 @@ def rule_names(tree):
 # The same words in comments, texts, logs and documents. What English needs (look, told, filling) is not among them.
 PRIVATE_TEXT = re.compile(r"\b(lanes?|outlets?|doors?|landings?|carriers?|rescue[ds]?|depart(?:ed|s|ures?)?|surely|wish(?:es)?|sleepers?"
                           r"|crews?|bells?)\b", re.I)
-# Where a lane is UCX's, RDMA's, PCIe's, a warp's, or a field of DLPack; and the results of first contact.
+# Files in which a lane is one of UCX, RDMA, PCIe, a warp or DLPack; and the results of the first runs.
 TEXT_OF_THE_FIELD = re.compile(r"UCX|ucx|RDMA|PCIe|slot's lanes|fewer lanes|lanes_in|\blanes\b.*c_uint|\.lanes\b|front-door|lane\[", re.M)
 
 
 def rule_text(tree):
-    """Comments, logs and documents say the field's words, too."""
+    """Comments, logs and documents use the field's terms."""
     for path, text in tree.files.items():
         if path in SELF or DATA.search(path) or LANE_FILES.search(path) or path.startswith("docs/figures/") or not PRIVATE_TEXT.search(text):
             continue
@@ -608,7 +608,7 @@ RULES = (rule_layers, rule_layer_table, rule_layer_picture, rule_figures, rule_m
 
 
 def clang_format_reason():
-    """Why clang-format cannot be used here, or None."""
+    """The reason why clang-format cannot be used here, or None."""
     if shutil.which("clang-format") is None:
         return "clang-format is not installed"
     text = subprocess.run(["clang-format", "--version"], capture_output=True, text=True, check=False).stdout
@@ -627,7 +627,7 @@ def run_clang_format(tree, skipped):
     done = subprocess.run(["clang-format", "--dry-run", *files], cwd=tree.root, capture_output=True, text=True, check=False)
     seen = set()
     for match in re.finditer(r"^(.+?):(\d+):\d+: (?:warning|error): ", done.stderr, re.M):
-        if match.group(1) not in seen:  # one line a file is enough: the cure is for the file
+        if match.group(1) not in seen:  # one finding for each file is enough: clang-format -i mends all of them
             seen.add(match.group(1))
             yield Finding(match.group(1), int(match.group(2)), "format", f"run: clang-format -i {match.group(1)}")
 

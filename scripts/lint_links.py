@@ -13,10 +13,10 @@ INVENTED = re.compile(r"^docs/(results|figures)/|^scripts/\w+_test\.py$")
 
 
 def problems(files, binary=()):
-    """Path, number and text of each line with such a link, and what is wrong with it."""
+    """(path, number, text, problem) of each line with a wrong link."""
     folders = {parent for path in files for parent in map(str, Path(path).parents)}
     known = {*files, *binary, *folders}
-    has_pages = "docs" in folders  # not where somebody took the programs alone
+    has_pages = "docs" in folders  # not if somebody copied only the programs
     for path, text in files.items():
         if path.endswith(".md"):
             found = functools.partial(missing_targets, files, known, path)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Each lint rule finds what it is for, and leaves the nearest innocent line alone."""
+"""Each lint rule finds its fault, and accepts the most similar correct line."""
 
 import subprocess
 import sys

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Applies the mutants of docs/async-mutants.md and test/mutants/*.md, and demands that the test named there fails.
+"""Applies the mutants of docs/async-mutants.md and test/mutants/*.md, and checks that the test named there fails.
 
   python3 scripts/mutants.py BUILD_FOLDER [--results FILE] [WORD...]
 
-Statements of the product are changed in place, on a tree without changes in the files concerned; each file is put back whatever happens.
-A mutant is a whole statement, or an expression if its header says so, so many are built at once, each behind `PL_MUTANT=<number>`; one
-whose header ends with `alone` (a declaration) is built by itself. Each test runs without its mutant first and must pass. A test is a filter of
-the named program, `FILE.py::NAME` of pytest, or `ctest:NAME`, where the program is what is built for it. WORDs choose entries whose file, name, program or test
-has one of them. FILE gets a line per mutant; lines of others in it stay. Exit code 1: a mutant survived, or an entry does not fit the code."""
+Changes statements of the product in place; the files concerned must have no uncommitted changes, and are always restored. A mutant is a
+whole statement, or an expression if its header says so. Many are built together, each selected by `PL_MUTANT=<number>`; one whose header
+ends with `alone` (a declaration) is built by itself. Each test runs without its mutant first and must pass. A test is a filter of
+the named program, `FILE.py::NAME` of pytest, or `ctest:NAME`, for which the program is built. WORDs choose the entries whose file, name,
+program or test contains one of them. FILE gets a line for each mutant; lines of other mutants stay. Exit code 1: a mutant survived, or an
+entry does not match the code."""
 
 import argparse
 import collections
@@ -61,7 +62,7 @@ def write(path, text):
 
 
 def mutate(text, changes):
-    """`text` with each (old, new) replaced; nothing if one does not stand there once, or two overlap."""
+    """`text` with each (old, new) replaced; None if one does not occur exactly once, or two overlap."""
     places = []
     for old, new in changes:
         if text.count(old) != 1:
@@ -105,7 +106,7 @@ def run(build, one, number):
     if "::" in one.test:  # Python
         command = [os.path.join(ROOT, ".venv", "bin", "python"), "-m", "pytest", "-q", "-x", "-c", os.path.join(ROOT, "pyproject.toml"),
                    os.path.join(ROOT, one.test)]
-    elif one.test.startswith("ctest:"):  # where more than one program takes part
+    elif one.test.startswith("ctest:"):  # tests with more than one program
         command = ["ctest", "--test-dir", build, "--output-on-failure", "-R", f"^{re.escape(one.test[len('ctest:'):])}$"]
     else:
         programs = [path for path in glob.glob(os.path.join(build, "test", "**", one.program), recursive=True) if os.path.isfile(path)]
@@ -121,7 +122,7 @@ def run(build, one, number):
         try:
             said, _ = child.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:
-            os.killpg(child.pid, 9)  # what a mutant leaves hanging goes with it
+            os.killpg(child.pid, 9)  # also ends what a mutant left hanging
             child.communicate()
             return False
     passed = child.returncode == 0
@@ -167,7 +168,7 @@ def build_and_run(build, batch):
 
 
 def keep(path, outcomes):
-    """The file's lines by mutant, those of this run anew."""
+    """The file's lines by mutant, with those of this run replaced."""
     rows = {}
     if os.path.exists(path):
         for line in read(path).splitlines()[1:]:

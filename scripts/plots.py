@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """scripts/plots.py [--check]: draws docs/results/plots/*.svg from the result files.
 
---check: exit 1 if a picture on disk is not what the files give now. Only the standard library is used, and the same files give the same
-bytes. Colours follow the reader's light or dark setting; each curve is named beside its end, so no colour has to be told from another.
+--check: exit 1 if a picture on disk differs from the one that the files give now. Uses only the standard library; the same files give the
+same bytes. Colours follow the reader's light or dark setting. Each curve is named at its end, so nobody has to distinguish colours.
 """
 
 import json
@@ -17,11 +17,11 @@ PLOTS = RESULTS / "plots"
 
 
 def font(size, weight=400):
-    """As a style, which the site's own rule for the text of pictures does not override."""
+    """As a style attribute, which the site's rule for the text of pictures does not override."""
     return f'style="font:{weight} {size}px system-ui,sans-serif;stroke:none"'
 
 
-# The classes are named for plots: the site puts pictures into its pages, whose own classes stay as they are.
+# The class names are specific to plots, because the site puts pictures into pages that have other classes.
 STYLE = """<style>
 .plot-text{fill:#1f2328}.plot-soft{fill:#59636e}.plot-grid{stroke:#d1d9e0}.plot-edge{stroke:#818b98}
 .plot-a{stroke:#0969da;fill:#0969da}.plot-b{stroke:#bc4c00;fill:#bc4c00}.plot-c{stroke:#8250df;fill:#8250df}.plot-d{stroke:#59636e;fill:#59636e}

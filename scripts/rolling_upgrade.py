@@ -6,9 +6,9 @@ usage: rolling_upgrade.py OLD_PROGRAM NEW_PROGRAM [--etcd PROGRAM] [--seconds N]
 
 OLD_PROGRAM and NEW_PROGRAM are `peerlane` programs of the two releases: build the earlier one from its tag, or from the commit
 that `git log -S'VERSION 0.2.0' -- CMakeLists.txt` finds, with -DPEERLANE_TESTS=OFF -DPEERLANE_PYTHON=OFF. Each phase lasts N
-seconds (10). A client of each release puts and gets without pause, single values and lists, in a pool with two copies; each get is
-compared with what was acknowledged. At the end everything is read back by both clients. Exit code 1: something was lost, came
-back, or was refused.
+seconds (10). A client of each release puts and gets single values and lists without pause, in a pool with two copies. Each get is
+compared with the acknowledged puts. At the end both clients read everything back. Exit code 1: a value was lost, an erased one came
+back, or a request was refused.
 """
 import argparse
 import json
@@ -78,7 +78,7 @@ class Cluster:
         process.stdout.close()
 
     def settled(self, program):
-        """Every unit is where it belongs, on servers that live. By tries: a virtual machine may stand still for longer than any time."""
+        """Waits until every unit is on the live servers where it belongs. Counts tries and not time, because a virtual machine may pause for long."""
         text = ""
         for _ in range(6):
             done = run(program, "cluster", "rebalance", "--cluster", self.etcd_url, "--wait-s", "60")
@@ -95,7 +95,7 @@ class Cluster:
 
 
 class Writer(threading.Thread):
-    """Puts and gets by one release's program. A key's value names the writer, the key and the round."""
+    """Puts and gets with the program of one release. A value names its writer, key and round."""
 
     def __init__(self, name, program, cluster, folder):
         super().__init__()
@@ -113,8 +113,8 @@ class Writer(threading.Thread):
         return f"{self.name} {key} {turn} ".encode() * (1 + (turn * 7 + len(key)) % 3000)
 
     def call(self, *words):
-        """By any of the servers. The one that a command names may be away, or go while it tells who the others are: then the command
-        is given another one, as a client that runs on knows them all."""
+        """Runs a command with any of the servers. If the one that it names is gone, or ends while it lists the others, the command is
+        repeated with another one; a long-lived client knows them all."""
         end = time.monotonic() + 90
         while True:
             began = time.monotonic()
@@ -190,7 +190,7 @@ def main():
         writers = [Writer(name, program, cluster, folder) for name, program in (("old", given.old), ("new", given.new))]
         for one in writers:
             one.start()
-        # Up: two stop as they should, one is killed. Back: the same.
+        # Upgrade: two servers stop normally, one is killed. Downgrade: the same.
         steps = [(name, program, ending) for program in (given.new, given.old)
                  for name, ending in (("a", signal.SIGTERM), ("b", signal.SIGKILL), ("c", signal.SIGTERM))]
         for name, program, ending in steps:

@@ -12,7 +12,7 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-# Parts of other headers, and headers of one line.
+# Not pages: parts of other headers, and headers of one line.
 OMITTED = ("gdrconfig.h", "gdsync.h", "gdsync/mlx5.h", "gdsync/platform.h", "gdsync/tools.h")
 DECLARED = re.compile(r"^(?!\s|#|typedef\b).*?\b((?:peerlane|gdr|gds|gdsync)_\w+)\s*\(|^(?:typedef )?(?:class|struct|enum|enum class) (\w+)", re.M)
 
@@ -48,7 +48,7 @@ def python_page():
 
 def on_page_markdown(markdown, page, config, files):
     folder = os.path.dirname(page.file.src_uri)
-    # Documents of the root name docs/ where pages of docs/ name ../
+    # Documents in the root have links to docs/, pages in docs/ have links to ../
     base = ROOT if page.file.src_uri in ROOT_PAGES else ROOT / "docs" / folder
 
     def link(match):
@@ -69,7 +69,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """An SVG is put into the page, so that it takes the page's colours (docs/images/site.css)."""
+    """Puts an SVG into the page, so that it has the page's colours (docs/images/site.css)."""
     def inline(match):
         svg = (ROOT / "docs" / os.path.dirname(page.file.src_uri) / match.group("src")).resolve()
         text = re.sub(r"<\?xml.*?\?>\s*|<!--.*?-->\s*", "", svg.read_text(encoding="utf-8"), flags=re.S)

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The store beside what it is held against, in one run: a raw TCP socket, RocksDB, LMDB and Mooncake's store.
+"""Compares the store with a raw TCP socket, RocksDB, LMDB and Mooncake's store, in one run.
 
     scripts/store_compare.py [--build build/release] [--mooncake VENV] [--ucx] [--json FILE] [--rounds N] [--seconds S]
 
-Each part's contenders take turns, round after round, so a machine that is busy is busy for all of them; ratios are medians of the
-rounds' ratios. Server and client are two processes everywhere. RocksDB and LMDB need `store_bench` (-DPEERLANE_BENCH=ON), Mooncake
-a virtual environment into which `pip install mooncake-transfer-engine-non-cuda` was done by hand; what is missing is left out,
-and the reason stands in the result's notes. With --ucx instead the store's UCX transport, forced over whatever UCX finds here, beside the
-store's own TCP.
+The contenders of each part take turns in every round, so that a busy machine affects all of them; a ratio is the median of the ratios in
+each round. Server and client are always two processes. RocksDB and LMDB need `store_bench` (-DPEERLANE_BENCH=ON). Mooncake needs a virtual
+environment with mooncake-transfer-engine-non-cuda. Contenders that are missing are left out, with the reason in the notes of the result.
+--ucx: compares the store's UCX transport, over any transport that UCX finds here, with the store's own TCP.
 """
 
 import argparse
@@ -39,7 +38,7 @@ def quantile(samples, fraction):
 
 @dataclass
 class Turn:
-    """What one turn of one contender gave."""
+    """The result of one turn of one contender."""
 
     rate: float  # in the part's unit
     p50_ns: float = 0
@@ -58,7 +57,7 @@ class Part:
     name: str
     unit: str
     contenders: list
-    # (of, to, aim): the ratio of the first's rate to the second's, and what it should be at least (None: nothing)
+    # (of, to, aim): the ratio of the first rate to the second, and the least that it should be (None: no aim)
     ratios: list
 
 
@@ -77,7 +76,7 @@ def timed_turn(call, seconds, least, bytes_each=None):
 
 
 def swallow(listener):
-    """Takes values and says so with a byte each, until the other end is gone."""
+    """Receives values and acknowledges each with a byte, until the other end closes."""
     connection, _ = listener.accept()
     room = memoryview(bytearray(LARGE))
     while True:
@@ -99,7 +98,7 @@ class RawSocket:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.close()
         self.value = memoryview(os.urandom(1 << 20) * (LARGE >> 20))
-        self.put(0)  # its pages are there
+        self.put(0)  # so that its pages are allocated
 
     def put(self, _):
         for offset in range(0, LARGE, CALL_BYTES):
@@ -177,7 +176,7 @@ for line in sys.stdin:
             raise SystemExit("Mooncake refused a " + what)
         names.append(name)
         if size > 1 << 20:
-            store.remove(names.pop(), True)  # also while a reader's lease stands
+            store.remove(names.pop(), True)  # also while a reader has a lease
     for name in names:
         store.remove(name, True)
     print(json.dumps(taken), flush=True)
@@ -185,7 +184,7 @@ for line in sys.stdin:
 
 
 class Mooncake:
-    """A master, a process that offers memory, and a client of its own process, as the store has it."""
+    """A master, a process that offers memory, and a client in a separate process, as with the store."""
 
     def __init__(self, venv, folder):
         programs, self.processes = Path(venv).resolve() / "bin", []
@@ -196,7 +195,7 @@ class Mooncake:
         master = subprocess.Popen([programs / "mooncake_master", f"--rpc_port={PORT}", "--enable_http_metadata_server=true",
                                    f"--http_metadata_server_port={PORT + 1}", f"--metrics_port={PORT + 2}"], stdout=log, **options)
         self.processes.append(master)
-        time.sleep(2)  # it does not say when it is ready
+        time.sleep(2)  # it does not report when it is ready
 
         def node(port, offered, buffers):
             made = subprocess.Popen([programs / "python", "-c", MOONCAKE_NODE, str(port), str(offered), str(buffers), str(PORT),
@@ -213,7 +212,7 @@ class Mooncake:
 
     @staticmethod
     def line_of(process):
-        """Its next line that is ours; the library writes to standard output as well."""
+        """Its next line that this script wrote; the library also writes to standard output."""
         for line in process.stdout:
             line = line.strip()
             if line == "ready" or line.startswith(("setup failed", "[")):
@@ -367,7 +366,7 @@ def main():
         rows = []
         for part in parts:
             for one in part.contenders:
-                one.turn()  # memory, files and connections are there
+                one.turn()  # so that memory, files and connections exist
             for _ in range(arguments.rounds):
                 for one in part.contenders:
                     one.turns.append(one.turn())

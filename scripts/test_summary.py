@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Adds up ctest's JUnit reports: names what failed, why tests were skipped, and ends with one line of counts.
+"""Sums up ctest's JUnit reports: names the failed tests, the reasons of skips, and ends with one line of counts.
 
     scripts/test_summary.py PRESET=REPORT.xml...      exit 1 if a test failed, a report is missing, or nothing ran
 
-A test that is in several reports of a preset passed if it passed in one of them, which is said: it was tried again. Beside a report,
-tests-left tells how many tests of the preset were not begun.
+A test that is in several reports of a preset was repeated; it passed if it passed in one of them, which is printed. The file tests-left
+beside a report contains the number of tests of the preset that were not started.
 """
 
 import re
@@ -14,7 +14,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from pathlib import Path
 
-MAX_NAMED = 20  # failures listed by name; more are a pattern that the log above shows
+MAX_NAMED = 20  # failures that are listed by name; the log above shows the others
 
 
 def skip_reason(case):
@@ -28,7 +28,7 @@ def skip_reason(case):
 
 
 def outcome_of(case):
-    """Passed, failed, skipped, or None of a test that is switched off."""
+    """Passed, failed, skipped, or None for a disabled test."""
     if case.find("failure") is not None or case.get("status") == "fail":
         return "failed"
     if case.find("skipped") is not None or case.get("status") == "notrun":
@@ -37,9 +37,9 @@ def outcome_of(case):
 
 
 def read_report(path, outcomes, skips, unchecked):
-    """Adds to a preset's outcomes: of each test's name, those of its tries in order."""
+    """Adds to a preset's outcomes: for each test's name, the outcomes of its tries in order."""
     for case in ElementTree.parse(path).getroot().iter("testcase"):
-        # A test may pass and still say that it left something out, such as lint without clang-format.
+        # A test may pass and still report that it skipped a part, such as lint without clang-format.
         unchecked.update(re.findall(r"NOT CHECKED: (.+)$", case.findtext("system-out") or "", re.M))
         outcome = outcome_of(case)
         if outcome is not None:

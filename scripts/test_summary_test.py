@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The closing line of `make test` counts right, and a run that tested nothing is a failure."""
+"""The last line of `make test` has correct counts, and a run without tests is a failure."""
 
 import contextlib
 import io
