@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
-/* Open, release and the nine ioctls. User memory is copied here only, where no lock is held. */
+/* Open, release and the nine ioctls. User memory is copied only here, where no lock is held. */
 #include "gdrdrv.h"
 
 #include <linux/module.h>
@@ -28,8 +28,8 @@ bool gdrdrv_is_owner(const struct gdrdrv_file *file)
 }
 
 /*
- * The address_space of its own means that zapping by file offset meets nobody else's mappings. It never has pages, only
- * VMAs, and each of those holds the descriptor, so it is empty when the file is released.
+ * Each open file has its own address_space, so zapping by file offset never reaches another file's mappings. It never has
+ * pages, only VMAs. Each VMA holds a reference to the file, so the address_space is empty when the file is released.
  */
 static int gdrdrv_open(struct inode *inode, struct file *filp)
 {
@@ -60,7 +60,7 @@ static int gdrdrv_release(struct inode *inode, struct file *filp)
 	return 0;
 }
 
-/* Pins, and tells the caller the handle. Somebody may have unpinned it in between: that is the caller's own doing. */
+/* Pins, and returns the handle. Another thread of the caller may have unpinned it in between, which is its own mistake. */
 static int pin_and_tell(struct gdrdrv_file *file, const struct gdrdrv_pin_buffer *params, u32 flags, u64 __user *handle)
 {
 	struct gdrdrv_region *region = gdrdrv_pin(file, params, flags);
@@ -103,7 +103,7 @@ static int ioctl_pin_v2(struct gdrdrv_file *file, void __user *argument)
 	return pin_and_tell(file, &plain, params.flags, &user->handle);
 }
 
-/* Reads the arguments of a call whose first word is a handle; the region of that handle, referenced, or an ERR_PTR. */
+/* Reads the arguments of a call whose first word is a handle. Returns its region with a reference, or an ERR_PTR. */
 static struct gdrdrv_region *read_named(struct gdrdrv_file *file, void *params, const void __user *argument, size_t size)
 {
 	struct gdrdrv_region *region;
@@ -150,7 +150,7 @@ static u32 clock_khz(void)
 #endif
 }
 
-/* Both forms of GET_INFO are one struct but for the last two words. */
+/* Both forms of GET_INFO have the same struct, except for the last two words. */
 static int ioctl_info(struct gdrdrv_file *file, void __user *argument, bool v2)
 {
 	struct gdrdrv_get_info params;
@@ -192,7 +192,7 @@ static int ioctl_attribute(void __user *argument)
 	if (params.attr == GDRDRV_ATTR_PERSISTENT)
 		params.val = gdrdrv_provider_is_persistent();
 	else if (params.attr == GDRDRV_ATTR_FORCE_PCIE)
-		params.val = gdrdrv_provider_is_persistent(); /* the GPU driver forces BAR1 for persistent pins only */
+		params.val = gdrdrv_provider_is_persistent(); /* the GPU driver forces BAR1 only for persistent pins */
 	else
 		ret = -EINVAL;
 	return copy_to_user(argument, &params, sizeof(params)) ? -EFAULT : ret;

@@ -4,34 +4,34 @@
  *
  *   main.c      module, device node, parameters, /proc
  *   file.c      open, release, ioctl
- *   region.c    a pin: handle, life, what the user may ask of it
+ *   region.c    a pin: handle, lifetime, queries
  *   provider.c  the NVIDIA driver's side of a pin
  *   mmap.c      the user's side of a pin: faults, zapping, memory types
  *
- * Objects. An open file has a tree of regions by handle, and an address_space of its own, in which the region with
- * handle h occupies the page offsets h .. h + pages - 1. References to a region: one of the tree, one of each mapping
- * (VMA), one of the GPU driver while it may still call back. References to a file: the descriptor's, and each region's.
+ * Objects. An open file has a tree of regions by handle, and its own address_space, in which the region with handle h
+ * occupies the page offsets h .. h + pages - 1. References to a region: one of the tree, one of each mapping (VMA), and one
+ * of the GPU driver while it may still call back. References to a file: one of the descriptor, and one of each region.
  *
  * Lock order, outermost first:
  *
  *   1. mmap_lock or VMA lock of the process     held by the kernel around mmap, fault, open, close of a VMA
  *   1. the GPU driver's own lock                held by it around the free callback
  *   2. file->lock     (mutex)                   the tree and the next handle
- *   3. region->lock   (rwsem)                   everything of a region that changes
+ *   3. region->lock   (rwsem)                   all members of a region that change
  *   4. i_mmap_rwsem, page table locks, memtype lock   inside unmap_mapping_range, vmf_insert_pfn_prot, memtype calls
  *
  * The GPU driver takes mmap_lock under its own lock, and the callback takes region->lock under that. Therefore
  *   - the GPU driver is never called under mmap_lock, file->lock or region->lock: not from mmap, fault or close;
- *   - user memory is not touched under file->lock or region->lock (it may fault, and then wants mmap_lock);
- *   - the callback takes region->lock only, never file->lock;
- *   - mappings are zapped with no lock of ours held: once `dead` is set under region->lock no fault inserts anything.
- * provider_lock (provider.c) is held around calls into the GPU driver, so it comes before the GPU driver's lock; nothing
- * takes it with any of the above held, and the callback does not take it.
+ *   - user memory is not accessed under file->lock or region->lock (it may fault, and a fault takes mmap_lock);
+ *   - the callback takes only region->lock, never file->lock;
+ *   - mappings are zapped with no lock of this driver held: after `dead` is set under region->lock, no fault inserts a PTE.
+ * provider_lock (provider.c) is held around calls into the GPU driver, so it comes before the GPU driver's lock. Nothing
+ * takes it while any of the above is held, and the callback does not take it.
  */
 #ifndef GDRDRV_H
 #define GDRDRV_H
 
-/* Before any header of the kernel, so every file includes this one first. */
+/* Must precede all headers of the kernel, so every file includes this one first. */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/fs.h>
@@ -49,14 +49,14 @@
 #define GDRDRV_VERSION_MINOR 6
 #define GDRDRV_GPU_PAGE_SHIFT 16
 #define GDRDRV_GPU_PAGE_SIZE (1ULL << GDRDRV_GPU_PAGE_SHIFT)
-/* The stock library keeps 32 bits of a handle. */
+/* The stock library stores only 32 bits of a handle. */
 #define GDRDRV_HANDLE_END (1ULL << 32)
 
 enum gdrdrv_mapping_type { GDRDRV_MAPPING_NONE, GDRDRV_MAPPING_WC, GDRDRV_MAPPING_CACHED, GDRDRV_MAPPING_DEVICE };
 
 struct gdrdrv_file {
 	struct kref ref;
-	/* Who opened it. A number alone comes back after its process has died; with the start time it does not. */
+	/* The process that opened it: with the start time, because its number may be reused after its end. */
 	pid_t owner_tgid;
 	u64 owner_start_time;
 	struct address_space mapping;
@@ -120,9 +120,9 @@ bool gdrdrv_is_owner(const struct gdrdrv_file *file);
 void gdrdrv_file_put(struct gdrdrv_file *file);
 
 /* region.c */
-/* Pins; the result carries a reference that the caller drops with gdrdrv_region_put. An ERR_PTR says why not. */
+/* Pins. The result has a reference, which the caller drops with gdrdrv_region_put. On failure, an ERR_PTR. */
 struct gdrdrv_region *gdrdrv_pin(struct gdrdrv_file *file, const struct gdrdrv_pin_buffer *params, u32 flags);
-/* Takes the region out of its file and ends it, unless somebody did so before: then -EINVAL. No locks held. */
+/* Removes the region from its file and ends it. -EINVAL if that was already done. No locks held. */
 int gdrdrv_unpin(struct gdrdrv_region *region);
 void gdrdrv_unpin_all(struct gdrdrv_file *file);
 /* The region with exactly this handle, referenced, or NULL. */
@@ -132,8 +132,8 @@ void gdrdrv_region_put(struct gdrdrv_region *region);
 /* provider.c */
 /* Fills page_table, physical, entries, persistent and cacheable. On an error nothing is held. No locks held. */
 int gdrdrv_provider_get(struct gdrdrv_region *region, u32 flags);
-/* Ends the mappings, and gives the pages back unless the callback has had them. The region is out of the tree, or never
- * was in it. No locks held. */
+/* Ends the mappings, and returns the pages unless the callback already has. The region is no longer in the tree, or never
+ * was. No locks held. */
 void gdrdrv_provider_put(struct gdrdrv_region *region);
 bool gdrdrv_provider_is_persistent(void);
 int gdrdrv_pages_refcount(void);
@@ -141,9 +141,9 @@ int gdrdrv_pages_refcount(void);
 /* mmap.c */
 int gdrdrv_mmap(struct file *filp, struct vm_area_struct *vma);
 int gdrdrv_request_type(struct gdrdrv_region *region, u32 type);
-/* From now on the region is dead, has no PTE and no memory type. May be called more than once, and at once. No locks held. */
+/* Marks the region dead, and removes its PTEs and memory types. May be called repeatedly and concurrently. No locks held. */
 void gdrdrv_end_mappings(struct gdrdrv_region *region);
-/* Tells the CPU's memory type tracking that the region is write-combining; false if somebody has it otherwise. */
+/* Registers the region as write-combining with the CPU's memory type tracking. False if it is registered otherwise. */
 bool gdrdrv_memtype_reserve(const struct gdrdrv_region *region);
 void gdrdrv_memtype_release(const struct gdrdrv_region *region);
 void gdrdrv_mmap_init(void);

@@ -7,7 +7,7 @@
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
 
-/* As in the stock driver none of them shows in sysfs. */
+/* As in the stock driver, none of them is visible in sysfs. */
 int gdrdrv_dbg_enabled;
 module_param_named(dbg_enabled, gdrdrv_dbg_enabled, int, 0000);
 MODULE_PARM_DESC(dbg_enabled, "1: log every step, and show the number of pinned page tables in /proc (default 0)");
@@ -21,7 +21,7 @@ module_param_named(use_persistent_mapping, gdrdrv_use_persistent_mapping, int, 0
 MODULE_PARM_DESC(use_persistent_mapping,
 		 "1: a pin keeps freed GPU memory alive; 0: the pin ends when the memory is freed (default 1)");
 
-/* Everybody may open it: a file serves only the process that opened it, and only memory that this process may use. */
+/* Every user may open it: a file serves only the process that opened it, and only memory that this process may use. */
 static struct miscdevice gdrdrv_device = {
 	.minor = MISC_DYNAMIC_MINOR,
 	.name = "gdrdrv",
@@ -31,7 +31,7 @@ static struct miscdevice gdrdrv_device = {
 
 static bool provider_is_proprietary(void)
 {
-	/* The kernel hands a proprietary module's taint to those who use its symbols. */
+	/* Modules that use symbols of a proprietary module inherit its taint. */
 	return test_bit(TAINT_PROPRIETARY_MODULE, &THIS_MODULE->taints);
 }
 

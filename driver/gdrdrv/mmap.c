@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * The user's side of a pin. mmap only prepares; PTEs come from the fault handler, which looks under region->lock whether
- * the memory is still ours. An mmap that filled the VMA at once could do so after the zap of a concurrent free, because the
- * kernel links the VMA, by which zapping finds it, only afterwards.
+ * The user's side of a pin. mmap only prepares. The fault handler inserts PTEs, after it has checked under region->lock
+ * that the memory is still pinned. An mmap that filled the VMA itself could do so after the zap of a concurrent free: zapping
+ * finds only VMAs that the kernel has linked, and the kernel links a VMA after its mmap.
  *
- * Memory types. On x86 the kernel overrides the type of a PTE with what is registered for its physical range, and nothing
- * registered means uncached. So the range of a pin is registered as write-combining for as long as it may be mapped.
+ * Memory types. On x86 the kernel replaces the type of a PTE by the one that is registered for its physical range, and by
+ * uncached if none is. So the range of a pin is registered as write-combining for as long as it may be mapped.
  */
 #include "gdrdrv.h"
 
@@ -19,7 +19,7 @@ static bool host_needs_device_type;
 void gdrdrv_mmap_init(void)
 {
 #if defined(CONFIG_ARM64) && defined(CONFIG_PCI)
-	/* BlueField-3 as the host: its CPU must not combine writes to the GPU. */
+	/* On BlueField-3 as the host, the CPU must not combine writes to the GPU. */
 	static const struct pci_device_id hosts[] = { { PCI_DEVICE(0x15b3, 0xa2da) }, { PCI_DEVICE(0x15b3, 0xa2db) }, {} };
 
 	host_needs_device_type = pci_dev_present(hosts);
@@ -98,7 +98,7 @@ int gdrdrv_request_type(struct gdrdrv_region *region, u32 type)
 static pgprot_t protection_of(pgprot_t prot, u32 type)
 {
 #ifdef CONFIG_X86
-	/* By hand: pgprot_writecombine and pgprot_decrypted are not for modules that serve a proprietary driver too. */
+	/* By hand: pgprot_writecombine and pgprot_decrypted are reserved to GPL modules (driver/README.md). */
 	const enum page_cache_mode mode = type == GDRDRV_MAPPING_WC ? _PAGE_CACHE_MODE_WC : _PAGE_CACHE_MODE_UC_MINUS;
 
 	return __pgprot(__sme_clr((pgprot_val(prot) & ~_PAGE_CACHE_MASK) | cachemode2protval(mode)));
@@ -113,7 +113,7 @@ static pgprot_t protection_of(pgprot_t prot, u32 type)
 
 /* ---- Faults ------------------------------------------------------------------------------------------------------- */
 
-/* Maps the GPU page around the address, as far as it lies in the VMA. */
+/* Maps the part of the GPU page around the address that is in the VMA. */
 static vm_fault_t gdrdrv_fault(struct vm_fault *vmf)
 {
 	struct vm_area_struct *vma = vmf->vma;
@@ -133,7 +133,7 @@ static vm_fault_t gdrdrv_fault(struct vm_fault *vmf)
 	ret = vmf_insert_pfn_prot(vma, address, (physical + in_page) >> PAGE_SHIFT, vma->vm_page_prot);
 	if (ret != VM_FAULT_NOPAGE)
 		goto unlock;
-	/* The neighbours for free. Should one fail, it faults later. */
+	/* Also maps the neighbours. If one fails, it faults later. */
 	neighbour = max_t(unsigned long, vma->vm_start, address - in_page);
 	end = min_t(unsigned long, vma->vm_end, address - in_page + GDRDRV_GPU_PAGE_SIZE);
 	physical -= address - in_page;
@@ -167,7 +167,7 @@ static void gdrdrv_vma_close(struct vm_area_struct *vma)
 	gdrdrv_region_put(region);
 }
 
-/* A mapping is whole or not there: what is left of a partial munmap would be neither. */
+/* A mapping is complete or absent, so a partial munmap is refused. */
 static int gdrdrv_vma_may_split(struct vm_area_struct *vma, unsigned long address)
 {
 	return -EINVAL;
@@ -186,7 +186,7 @@ static const struct vm_operations_struct gdrdrv_vm_ops = {
 	.fault = gdrdrv_fault,
 };
 
-/* Why a region cannot be mapped now; NULL if it can. */
+/* The reason why a region cannot be mapped now; NULL if it can. */
 static const char *why_not(const struct gdrdrv_region *region, const struct vm_area_struct *vma)
 {
 	lockdep_assert_held(&region->lock);
@@ -222,7 +222,7 @@ int gdrdrv_mmap(struct file *filp, struct vm_area_struct *vma)
 		vm_flags_set(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP | VM_DONTCOPY);
 		vma->vm_page_prot = protection_of(vma->vm_page_prot, region->type);
 		vma->vm_ops = &gdrdrv_vm_ops;
-		vma->vm_private_data = region; /* with the reference of the search */
+		vma->vm_private_data = region; /* takes over the reference of the search */
 	}
 	up_write(&region->lock);
 	if (!reason)
@@ -240,11 +240,11 @@ void gdrdrv_end_mappings(struct gdrdrv_region *region)
 
 	down_write(&region->lock);
 	region->dead = true;
-	has_handle = region->has_handle; /* it stays so: a dead region gets no handle */
+	has_handle = region->has_handle; /* this does not change: a dead region gets no handle */
 	reserved = region->memtype_reserved;
 	region->memtype_reserved = false;
 	up_write(&region->lock);
-	if (has_handle) /* otherwise nobody could have mapped it */
+	if (has_handle) /* otherwise it was never mapped */
 		unmap_mapping_range(&region->file->mapping, (loff_t)region->handle << PAGE_SHIFT,
 				    (loff_t)region->host_pages << PAGE_SHIFT, 1);
 	if (reserved)

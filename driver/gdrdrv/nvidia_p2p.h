@@ -2,7 +2,7 @@
 /*
  * The part of the NVIDIA driver's peer-to-peer interface that gdrdrv calls, restated so that building needs no NVIDIA
  * package. Names, types and order of the members are those of the real header (kernel-open/nvidia/nv-p2p.h, drivers
- * 535 to 595): the kernel's symbol versions are computed from them. With NVIDIA_SRC the build takes the real header
+ * 535 to 595), because the kernel's symbol versions are computed from them. With NVIDIA_SRC the build takes the real header
  * instead (Makefile), and provider.c asserts the layout of whichever was used.
  *
  * GDRDRV_NVIDIA_BRANCH: the driver's major version. 580 appended `flags` and made the table's version 2.0.
@@ -62,8 +62,7 @@ typedef struct nvidia_p2p_page_table {
 
 /*
  * All of these take the driver's own lock and may sleep. The callback runs with that lock held while the memory is
- * freed, so it must not call put_pages; the table is gone when it returns. put_pages of a table that a callback has
- * already had answers 0.
+ * freed, so it must not call put_pages. The table is freed when the callback returns; put_pages of such a table returns 0.
  */
 int nvidia_p2p_get_pages(uint64_t p2p_token, uint32_t va_space, uint64_t virtual_address, uint64_t length,
 			 struct nvidia_p2p_page_table **page_table, void (*free_callback)(void *data), void *data);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * The NVIDIA driver's side of a pin: persistent (the memory lives until put_pages) or revocable (the driver calls back
- * when the memory is freed). Where the driver refuses the first kind (MIG, vGPU), pins are of the second.
+ * when the memory is freed). If the driver refuses the first kind (MIG, vGPU), pins are of the second kind.
  */
 #include "gdrdrv.h"
 
@@ -9,7 +9,7 @@
 #include <linux/slab.h>
 #include <linux/timex.h>
 
-/* Not in <linux/errno.h>'s user range: it must not reach user space. */
+/* Not in the range of <linux/errno.h> for users: it must not reach user space. */
 #define GDRDRV_KERNEL_ENOTSUPP 524
 
 /* Table versions whose layout is known: 1.2 and later 1.x, 2.0 and later 2.x. */
@@ -17,12 +17,12 @@
 #define TABLE_MINOR(version) ((version) & 0xffff)
 
 /*
- * Serialises our calls of get_pages and put_pages. A callback may free a table between our look at it and put_pages, which
- * then finds no such table, unless a new pin has been given the same address in between. With this lock it has not.
+ * Serialises this driver's calls of get_pages and put_pages. A callback may free a table after it was checked and before
+ * put_pages, which then finds no such table. Without this lock, a new pin could have got a table at the same address.
  */
 static DEFINE_MUTEX(provider_lock);
 static atomic_t pages_refcount = ATOMIC_INIT(0);
-static bool persistent_refused; /* once, where a revocable pin was possible */
+static bool persistent_refused; /* printed once, when a revocable pin was possible */
 
 int gdrdrv_pages_refcount(void)
 {
@@ -43,7 +43,7 @@ static u64 clock_now(void)
 #endif
 }
 
-/* ---- Looking at a table ------------------------------------------------------------------------------------------- */
+/* ---- Checking a table --------------------------------------------------------------------------------------------- */
 
 static bool table_is_known(const struct nvidia_p2p_page_table *table, u32 entries)
 {
@@ -69,7 +69,7 @@ static bool table_is_known(const struct nvidia_p2p_page_table *table, u32 entrie
 	return true;
 }
 
-/* Coherent platforms (Grace) map GPU memory like any other: the table says so, or the memory is known to the kernel. */
+/* Coherent platforms (Grace) map GPU memory cacheable: the table says so, or the kernel has pages for the memory. */
 static bool table_is_cacheable(const struct nvidia_p2p_page_table *table)
 {
 	if (!IS_ENABLED(CONFIG_ARM64))
@@ -82,7 +82,7 @@ static bool table_is_cacheable(const struct nvidia_p2p_page_table *table)
 	return pfn_valid(table->pages[0]->physical_address >> PAGE_SHIFT);
 }
 
-/* Copies what the fault handler needs. -EINVAL: a table we do not know, or the memory is gone already. */
+/* Copies what the fault handler needs. -EINVAL: the table has an unknown version, or the memory was already freed. */
 static int read_table(struct gdrdrv_region *region)
 {
 	const struct nvidia_p2p_page_table *table;
@@ -140,7 +140,7 @@ static int get_revocable(struct gdrdrv_region *region)
 {
 	int ret;
 
-	/* Before the call: the callback may come before it returns, and takes these two back. */
+	/* Before the call, because the callback may run before it returns, and undoes these two. */
 	kref_get(&region->ref);
 	atomic_inc(&pages_refcount);
 	ret = nvidia_p2p_get_pages(region->p2p_token, region->va_space, region->va, region->size_bytes, &region->page_table,
@@ -174,7 +174,7 @@ static int get_pages(struct gdrdrv_region *region, u32 flags)
 	return ret;
 }
 
-/* What the caller gets for the GPU driver's refusal, with the reason in the log. */
+/* Returns the caller's error for a refusal of the GPU driver, and logs the reason. */
 static int explain(const struct gdrdrv_region *region, u32 flags, int ret)
 {
 	const char *reason = "the GPU driver failed";
@@ -212,7 +212,7 @@ int gdrdrv_provider_get(struct gdrdrv_region *region, u32 flags)
 	region->get_pages_cycles = clock_now() - start;
 	mutex_unlock(&provider_lock);
 	if (ret) {
-		region->page_table = NULL; /* the GPU driver may have left something there */
+		region->page_table = NULL; /* the GPU driver may have written to it */
 		return explain(region, flags, ret);
 	}
 	region->physical = kvmalloc_array(region->entries, sizeof(*region->physical), GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
@@ -240,7 +240,7 @@ void gdrdrv_provider_put(struct gdrdrv_region *region)
 		ret = nvidia_p2p_put_pages_persistent(region->va, table, 0);
 	else
 		ret = nvidia_p2p_put_pages(region->p2p_token, region->va_space, region->va, table);
-	/* 0 has two meanings: the table was unlinked, or a callback came first. Only our own flag tells which. */
+	/* 0 means that the table was unlinked, or that a callback came first. Only callback_ran distinguishes them. */
 	down_write(&region->lock);
 	revoked = region->callback_ran;
 	region->page_table = NULL;
@@ -250,7 +250,7 @@ unlock:
 	if (revoked)
 		return;
 	if (ret) {
-		/* It still has the table, and may call back: the region stays for ever rather than be called when gone. */
+		/* It still has the table and may call back, so the region is never freed. */
 		pr_err_ratelimited("the GPU driver did not take back 0x%llx (%d)\n", region->va, ret);
 		return;
 	}

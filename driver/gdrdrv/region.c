@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * A pin. Handles are ranges of page offsets, unique in the file and below 2^32. The next one is searched behind the last
- * one that was given out, so a stale handle stays unknown for as long as possible.
+ * A pin. Handles are ranges of page offsets, unique in the file and below 2^32. The search for the next one starts after
+ * the last one that was assigned, so a stale handle stays unknown for as long as possible.
  */
 #include "gdrdrv.h"
 
@@ -29,7 +29,7 @@ static struct gdrdrv_region *region_of(struct rb_node *node)
 
 /* ---- Handles ------------------------------------------------------------------------------------------------------ */
 
-/* The first region that ends behind `handle`; NULL if none does. */
+/* The first region that ends after `handle`; NULL if there is none. */
 static struct gdrdrv_region *first_behind(struct gdrdrv_file *file, u64 handle)
 {
 	struct rb_node *node = file->regions.rb_node;
@@ -48,7 +48,7 @@ static struct gdrdrv_region *first_behind(struct gdrdrv_file *file, u64 handle)
 	return found;
 }
 
-/* A free range of `pages` at or behind `start`; GDRDRV_HANDLE_END if there is none. */
+/* A free range of `pages` at or after `start`; GDRDRV_HANDLE_END if there is none. */
 static u64 find_gap(struct gdrdrv_file *file, u64 start, u64 pages)
 {
 	struct gdrdrv_region *region = first_behind(file, start);
@@ -65,7 +65,7 @@ static u64 find_gap(struct gdrdrv_file *file, u64 start, u64 pages)
 	return candidate <= GDRDRV_HANDLE_END && GDRDRV_HANDLE_END - candidate >= pages ? candidate : GDRDRV_HANDLE_END;
 }
 
-/* Gives the region a handle and puts it into the tree. -EINVAL: its memory was freed meanwhile. -ENOSPC: no handle left. */
+/* Assigns a handle and inserts the region into the tree. -EINVAL: its memory was freed meanwhile. -ENOSPC: no handle left. */
 static int region_link(struct gdrdrv_file *file, struct gdrdrv_region *region, bool memtype_reserved)
 {
 	struct rb_node **link = &file->regions.rb_node, *parent = NULL;
@@ -163,7 +163,7 @@ struct gdrdrv_region *gdrdrv_pin(struct gdrdrv_file *file, const struct gdrdrv_p
 		gdrdrv_region_put(region);
 		return ERR_PTR(ret);
 	}
-	/* Allocates memory, so before the locks. */
+	/* Before the locks, because it allocates memory. */
 	reserved = gdrdrv_memtype_reserve(region);
 	mutex_lock(&file->lock);
 	down_write(&region->lock);
