@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The few figures of a folder of `peerlane async` results by which its targets are judged: scripts/gpu/async.sh prints them last."""
+"""Prints the figures with targets from a folder of `peerlane async` results. scripts/gpu/async.sh runs it at its end."""
 
 import json
 import os

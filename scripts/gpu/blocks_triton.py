@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's own Triton kernel for scattered blocks, from its file as it is, on the lists of `peerlane blocks`: rows of the same kind, for the same
-table and plot.
+"""Measures vLLM's Triton kernel for scattered blocks, from its unchanged file, on the lists of `peerlane blocks`. Its rows have the same form, for
+the same table and plot.
 
     python3 blocks_triton.py --json triton.json [--triton-file swap_blocks_triton.py] [--sizes 4K,16K] [--counts 1024,16384]
 
-Needs PyTorch with a GPU, and Triton. The file: --triton-file, or that of the vLLM that is installed. Times are from the call until the CPU sees
-the end, which includes the copies of the addresses to the GPU that the file's function makes. Every list is compared byte for byte.
+Needs PyTorch with a GPU, and Triton. The file is --triton-file, or that of the installed vLLM. Times are from the call until the CPU sees the
+end, including the copies of the addresses to the GPU, which the file's function makes. Every byte of each list is compared.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def number_of(text):
 
 
 def find_file(given):
-    """The path of the kernel's file. It is never copied into this project."""
+    """The path of the kernel's file, which is never copied into this project."""
     if given:
         return given
     package = importlib.util.find_spec("vllm")
@@ -36,7 +36,7 @@ def find_file(given):
 
 
 def load(path, triton, language):
-    """The file's module. Of vLLM it imports its operations, which only lists of fewer than MIN_N blocks call, and the name of Triton."""
+    """The file as a module. From vLLM it imports only operations, which lists of fewer than MIN_N blocks call, and the name of Triton."""
 
     def refuse(*_, **__):
         raise RuntimeError("a list too short for the Triton kernel: vLLM would copy it by the driver")
@@ -53,7 +53,7 @@ def load(path, triton, language):
         if described is None or described.loader is None:
             raise SystemExit(f"{path}: no Python file")
         module = importlib.util.module_from_spec(described)
-        sys.modules["swap_blocks_triton"] = module  # Triton reads the source by it
+        sys.modules["swap_blocks_triton"] = module  # Triton finds the source by it
         described.loader.exec_module(module)
     finally:
         for name, old in before.items():
@@ -65,7 +65,7 @@ def load(path, triton, language):
 
 
 class Lists:
-    """Memory of both sides, and lists of blocks at random places of it."""
+    """Memory of both sides, and lists of blocks at random places in it."""
 
     def __init__(self, torch, size_bytes, seed):
         self.torch, self.random = torch, torch.Generator().manual_seed(seed)
@@ -81,7 +81,7 @@ class Lists:
         return memory.data_ptr() + slots * block_bytes
 
     def is_right(self, to_host, host_slots, device_slots, block_bytes, move):
-        """Whether `move` brings every block to its place and leaves the others."""
+        """Whether `move` copies every block to its place and does not change the others."""
         torch = self.torch
         slots = len(host_slots) + len(host_slots) // 4 + 1
         host = self.host[: slots * block_bytes].view(slots, block_bytes)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""builds_table.py FOLDER RESULTS: what NAME.BUILD.ROUND.json of builds.sh say, as RESULTS/cases.txt and RESULTS/summary.txt.
+"""builds_table.py FOLDER RESULTS: writes the tables RESULTS/cases.txt and RESULTS/summary.txt from the files NAME.BUILD.ROUND.json of builds.sh.
 
-Of each case (a size, a direction ...) the median over the rounds of each run's median. `cost`: new / old, above 1 is worse, also for
-bandwidths. `null`: the same of the older build against itself.
+For each case (a size, a direction ...): the median over the rounds of each run's median. `cost`: new / old; above 1 is worse, also for
+bandwidths. `null`: the same ratio for the older build and itself.
 """
 
 import collections
@@ -17,7 +17,7 @@ ORDER = ("pplat", "copylat", "copy", "p2p_device", "p2p_host", "p2p_bw", "store_
 
 
 def cases(name, row):
-    """[(case, value, whether high is good)] of a row of a result file."""
+    """[(case, value, whether a higher value is better)] of a row of a result file."""
     latency = row.get("latency_ns_p50")
     if name == "pplat":
         return [("round trip", latency, False)]
@@ -33,7 +33,7 @@ def cases(name, row):
 
 
 def read(folder):
-    """{(name, case): {build: [value of each round]}}, {(name, case): whether high is good}"""
+    """{(name, case): {build: [value of each round]}}, {(name, case): whether a higher value is better}"""
     values, high = collections.defaultdict(lambda: collections.defaultdict(list)), {}
     for path in sorted(Path(folder).glob("*.json")):
         name, build, _ = path.name.removesuffix(".json").rsplit(".", 2)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""An engine loop that evicts and restores pages of a KV cache with real tensors, every byte checked: the cache of a model like Llama 3 8B (32
-layers, K and V, 8 heads of 128 bfloat16 a token) in pages of 16 tokens (32 KiB) and of 4 (8 KiB), a pool of host pages, and a load like
-decoding at the same time (products of a few rows with large matrices, which the memory's rate limits).
+"""Measures an engine loop that evicts and restores pages of a KV cache with real tensors, with every byte checked. The cache is that of a model
+like Llama 3 8B (32 layers, K and V, 8 heads of 128 bfloat16 for each token), in pages of 16 tokens (32 KiB) and of 4 (8 KiB), with a pool of host
+pages. At the same time runs a load like decoding: products of a few rows with large matrices, which the memory bandwidth limits.
 
     python3 kv_cache.py --json kv_cache.json          needs PyTorch with a GPU and Peerlane's package
 
-Contenders: `peerlane`: one copy_blocks for all layers; `torch`: index_select into a buffer and one copy for each plane, and the way back.
+Contenders: `peerlane`: one copy_blocks for all layers. `torch`: index_select into a buffer and one copy for each plane, and the reverse.
 """
 
 import argparse
@@ -25,7 +25,7 @@ SEQUENCE_TOKENS = 512
 
 
 def stamps(pages, plane, words):
-    """What stands in pages: each 32-bit word differs by page, plane and place. `pages`: a tensor of numbers."""
+    """Contents of pages: each 32-bit word depends on page, plane and place. `pages`: a tensor of numbers."""
     place = torch.arange(words, device=pages.device, dtype=torch.int64)
     value = pages.to(torch.int64)[:, None] * 2654435761 + place[None, :] * 40503 + plane * 97
     return (value & 0x7FFFFFFF).to(torch.int32)
@@ -44,17 +44,17 @@ class Cache:
         self.open_ms = (time.perf_counter() - begin) * 1e3
         self.pool.wait()
         self.pinned_ms = (time.perf_counter() - begin) * 1e3
-        pages = self.pool.tensor((self.blocks, PLANES, self.words), torch.int32)  # a page holds its part of every plane
+        pages = self.pool.tensor((self.blocks, PLANES, self.words), torch.int32)  # a page contains its part of every plane
         self.host = [pages[:, plane] for plane in range(PLANES)]
 
     def write(self, blocks, pages):
-        """The model's writes: pages with these numbers into these blocks."""
+        """Writes the pages with these numbers into these blocks, as the model would."""
         places, numbers = torch.as_tensor(blocks, device="cuda"), torch.as_tensor(pages, device="cuda")
         for plane, tensor in enumerate(self.gpu):
             tensor.index_copy_(0, places, stamps(numbers, plane, self.words))
 
     def wrong(self, blocks, pages):
-        """How many planes do not hold these pages in these blocks."""
+        """The number of planes in which these blocks do not have these pages."""
         places, numbers = torch.as_tensor(blocks, device="cuda"), torch.as_tensor(pages, device="cuda")
         return sum(not torch.equal(tensor.index_select(0, places), stamps(numbers, plane, self.words)) for plane, tensor in enumerate(self.gpu))
 
@@ -73,7 +73,7 @@ class Peerlane:
 
 
 class Staged:
-    """What a program does with PyTorch alone, on a stream of its own."""
+    """The same with PyTorch alone, on a separate stream."""
 
     name = "torch"
 
@@ -109,7 +109,7 @@ class Staged:
 
 
 class Decode:
-    """Products of `rows` rows with matrices that fit no cache; a step is queued as one graph."""
+    """Products of `rows` rows with matrices that exceed the caches; a step is queued as one graph."""
 
     def __init__(self, rows):
         self.up = [torch.randn((4096, 14336), dtype=torch.bfloat16, device="cuda") for _ in range(4)]
@@ -130,7 +130,7 @@ class Decode:
             (self.x @ up) @ down
 
     def run(self, steps):
-        """Queues steps; the events around them."""
+        """Queues steps, and returns the events around them."""
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self.stream):
             begin.record()
@@ -141,7 +141,7 @@ class Decode:
 
 
 class Engine:
-    """Sequences live on the GPU or in host pages, and change places."""
+    """Sequences are on the GPU or in host pages, and are exchanged."""
 
     def __init__(self, cache, mover, per_sequence, seed):
         self.cache, self.mover, self.rng = cache, mover, np.random.default_rng(seed)
@@ -159,7 +159,7 @@ class Engine:
         return np.arange(number * self.per_sequence, (number + 1) * self.per_sequence)
 
     def evict(self, count, coming=()):
-        """Takes sequences out of the GPU, none that are still coming; the blocks are free, and written by others, once it has ended."""
+        """Moves sequences from the GPU to the host, except those that are still arriving. Afterwards their blocks are free, and others write them."""
         chosen = self.rng.choice([number for number in self.live if number not in coming], count, replace=False)
         blocks = np.concatenate([self.live.pop(number) for number in chosen])
         host, self.host_free = self.host_free[: len(blocks)], self.host_free[len(blocks) :]
@@ -171,7 +171,7 @@ class Engine:
         return operation, blocks, submitted
 
     def restore(self, count):
-        """Brings parked sequences back, into blocks that are free now."""
+        """Brings parked sequences back, into free blocks."""
         chosen = list(self.rng.permutation(sorted(self.parked)))[:count]
         host = np.concatenate([self.parked.pop(number) for number in chosen])
         self.free = self.rng.permutation(self.free)
@@ -212,7 +212,7 @@ def measure(cache, mover_class, batch, decode, seconds):
         operation.wait()
         times["evict"].append(time.perf_counter() - start)
         submits["evict"].append(submitted)
-        if rounds < 2 and not decode:  # whoever gets the blocks writes them
+        if rounds < 2 and not decode:  # the next owner writes the blocks
             cache.write(blocks, np.full(len(blocks), 0x5A5A5A))
             torch.cuda.synchronize()
         engine.free = np.concatenate([engine.free, blocks])
@@ -235,7 +235,7 @@ def measure(cache, mover_class, batch, decode, seconds):
     for name, seen in times.items():
         row[f"{name}_gb_per_s"] = list_bytes / statistics.median(seen) / 1e9
         row[f"{name}_submit_ns_per_block"] = statistics.median(submits[name]) * 1e9 / row["blocks"]
-    # Both directions at once: one sequence leaves while another comes.
+    # Both directions at once: one sequence leaves the GPU while another arrives.
     if not decode and mover.name == "peerlane":
         both = []
         operation, blocks, _ = engine.evict(batch)
@@ -258,7 +258,7 @@ def measure(cache, mover_class, batch, decode, seconds):
 
 
 def save(options, rows):
-    """After every row, so that a run that is cut off keeps what it measured."""
+    """Writes the file after every row, so that an interrupted run keeps its results."""
     if not options.json:
         return
     with open(options.json, "w", encoding="utf-8") as file:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The usual examples of mpi4py with arrays on the GPU, each result checked, under mpirun with the preloaded library:
+"""Runs the usual examples of mpi4py with arrays on the GPU and checks each result, under mpirun with the preloaded library:
 
     mpirun -n 2 -x LD_PRELOAD=.../libpeerlane-mpi-ompi.so scripts/gpu/mpi_examples.py [cupy|torch|driver]
 
-The arrays are CuPy's, else PyTorch's; `driver` takes memory from libcuda itself, which is all that the simulated GPU has. Rank r
-uses GPU r modulo their number. Prints one line for each example, the latency of 8 bytes, and that of puts and gets. Exit code 77 with a reason where
-mpi4py, or the library that was asked for, is not installed.
+The arrays are CuPy's, else PyTorch's; `driver` allocates memory with libcuda, the only choice on the simulated GPU. Rank r uses GPU
+r modulo their number. Prints a line for each example, the latency of 8 bytes, and that of puts and gets. Exit code 77, with a reason:
+mpi4py or the chosen array library is not installed.
 """
 
 import array
@@ -30,7 +30,7 @@ except ImportError as missing:
 
 
 class CupyArrays:
-    """Where the arrays come from: new ones of doubles (or what `kind` says), their values as a list, and an end to GPU work."""
+    """A source of arrays: makes arrays of doubles (or `kind`), returns their values as a list, and waits for GPU work."""
 
     def __init__(self, rank):
         import cupy
@@ -126,7 +126,7 @@ def open_arrays(library, rank):
     for name in [library] if library else ["cupy", "torch"]:
         try:
             return SOURCES[name](rank)
-        except Exception as reason:  # CuPy has errors of its own where there is no GPU
+        except Exception as reason:  # without a GPU, CuPy raises its own errors
             reasons.append(f"{name}: {reason!r}")
     return leave_out("; ".join(reasons))
 
@@ -241,7 +241,7 @@ class Examples:
         self._same(total, self._mine(0) if self._rank == 0 else [0.0] * COUNT)
 
     def matrix_times_vector(self):
-        """Each rank owns rows and a part of the vector, which are gathered by all."""
+        """Each rank has rows of the matrix and a part of the vector; all gather the vector."""
         rows = 4
         n = rows * self._size
         part = self._arrays.new([self._rank * rows + i + 1.0 for i in range(rows)])
@@ -335,7 +335,7 @@ class Examples:
 
 
 def latency_us(out, got, turns):
-    """One way, 8 bytes, between ranks 0 and 1: the median of single round trips, halved."""
+    """Latency of 8 bytes between ranks 0 and 1: half of the median of single round trips."""
     world = MPI.COMM_WORLD
     times = []
     for _ in range(turns + 100):
@@ -351,7 +351,7 @@ def latency_us(out, got, turns):
 
 
 def address_us(made, turns=1000):
-    """What mpi4py takes to find out where an array lies, once in every call that is given one: the median."""
+    """The time in which mpi4py finds the address of an array, which it does once for each array in every call: the median."""
     times = []
     for _ in range(turns):
         begin = time.perf_counter()
@@ -361,8 +361,8 @@ def address_us(made, turns=1000):
 
 
 def print_latencies(arrays, turns):
-    """With the arrays themselves, whose interface Python reads in every call, with what was read of it once, and what of both is
-    Python's and MPI's own: host memory, which nothing of ours looks at for long."""
+    """Latencies with the arrays, whose interface Python reads in every call; with an address that was read once; and with host memory,
+    which shows the part of Python and MPI."""
 
     def once(address):
         return [MPI.buffer.fromaddress(address, 8), 8, MPI.BYTE]
@@ -390,7 +390,7 @@ def one_sided_us(window, call, size, turns):
 
 
 def print_one_sided(arrays, largest=1 << 24):
-    """Rank 0 puts to and gets from the window of rank 1, which waits in a barrier; the last column has the data in host memory."""
+    """Rank 0 puts to and gets from the window of rank 1, which waits in a barrier. In the last column the data is in host memory."""
     world = MPI.COMM_WORLD
     exposed, local, host = arrays.new([0] * (largest // 8), "q"), arrays.new([1] * (largest // 8), "q"), array.array("q", [2] * (largest // 8))
     window = MPI.Win.Create(exposed, disp_unit=1, comm=world)
@@ -423,7 +423,7 @@ def main():
         if world.size > 1:
             print_latencies(arrays, 1000)
             print_one_sided(arrays)
-    except Exception as failure:  # the other ranks would wait for this one for ever
+    except Exception as failure:  # otherwise the other ranks would wait forever
         print(f"rank {world.rank}: {failure!r}", file=sys.stderr, flush=True)
         world.Abort(1)
 

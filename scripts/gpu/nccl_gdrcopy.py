@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL, unmodified, on our libgdrapi: a two-GPU all-reduce over sockets with NCCL's GDRCopy switched on.
+"""Runs unmodified NCCL on Peerlane's libgdrapi: an all-reduce of two GPUs over sockets with NCCL's GDRCopy enabled.
 
 NCCL opens libgdrapi.so when NCCL_GDRCOPY_ENABLE=1 and keeps the flags between its proxy and its kernels in GPU memory that the
-CPU reaches through it. Peer access and shared memory are switched off so that the network transport, the one that uses
-GDRCopy, is taken. Needs PyTorch and two GPUs.
+CPU reaches through it. Peer access and shared memory are disabled, so that NCCL uses the network transport, the only one with
+GDRCopy. Needs PyTorch and two GPUs.
 
     scripts/gpu/nccl_gdrcopy.py <out folder of the build>
 

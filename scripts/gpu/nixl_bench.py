@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NIXL's transfers between two agents of one GPU, by one backend: rates of scattered blocks, the time from post to done of a
-short one, what a long list of descriptors costs. Every case's bytes are checked. Needs NIXL's wheel and NumPy.
+"""Measures NIXL's transfers between two agents of one GPU with one backend: rates of scattered blocks, the time from post to done of a
+short transfer, the cost of a long list of descriptors. The bytes of every case are checked. Needs NIXL's wheel and NumPy.
 
     NIXL_PLUGIN_DIR=<out folder>/nixl python3 nixl_bench.py --backend PEERLANE --json peerlane.json
 """
@@ -21,7 +21,7 @@ import numpy as np
 
 os.environ.setdefault("NIXL_LOG_LEVEL", "ERROR")
 os.environ.setdefault("UCX_LOG_LEVEL", "error")
-MARK = "@answer "  # UCX writes its warnings to the same standard output
+MARK = "@answer "  # UCX also writes warnings to standard output
 cuda = ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
 
 
@@ -99,7 +99,7 @@ def pattern(size_bytes, seed):
 
 
 def serve(backend, size_bytes):
-    """The target: what it is asked comes by standard input."""
+    """The target, which gets requests by standard input."""
     use_gpu()
     agent = make_agent("target", backend)
     memories = {"host": Host(size_bytes), "device": Device(size_bytes)}
@@ -129,7 +129,7 @@ def result_file(rows):
 class Bench:
     def __init__(self, backend, size_bytes, other_gpu=None):
         self.backend, self.size_bytes = backend, size_bytes
-        # The other agent sees that GPU alone, as its number 0.
+        # The other agent sees only that GPU, as number 0.
         environment = dict(os.environ) if other_gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": str(other_gpu)}
         self.target = subprocess.Popen([sys.executable, __file__, "--serve", backend, str(size_bytes)], stdin=subprocess.PIPE,
                                        stdout=subprocess.PIPE, text=True, env=environment)
@@ -170,7 +170,7 @@ class Bench:
         return handle, time.perf_counter() - begin
 
     def run(self, handle):
-        """One transfer by the binding itself: seconds of the post, and until it is done."""
+        """One transfer by the binding itself: seconds of the post, and seconds until it is done."""
         binding, raw = self.agent.agent, handle._handle
         begin = time.perf_counter()
         state = int(binding.postXferReq(raw, b""))
@@ -183,7 +183,7 @@ class Bench:
         return posted - begin, end - begin
 
     def check(self, way, mine, theirs, block_bytes, count):
-        """Whether the bytes are at their place, by one more transfer of fresh ones."""
+        """Whether one more transfer, of new bytes, puts them at their place."""
         size, (own, other), seed = block_bytes * count, self.order, count + block_bytes
         fresh, want = pattern(size, seed), np.zeros(size, np.uint8)
         if way == "WRITE":
@@ -201,7 +201,7 @@ class Bench:
         return got == zlib.crc32(want)
 
     def save(self):
-        """After every row, so that a run that is cut off keeps what it measured."""
+        """Writes the file after every row, so that an interrupted run keeps its results."""
         if self.file:
             with open(self.file, "w", encoding="utf-8") as file:
                 json.dump(result_file(self.rows), file, indent=1)
@@ -211,10 +211,10 @@ class Bench:
         try:
             handle, prepared = self.make(way, mine, theirs, block_bytes, count)
             first = self.run(handle)
-            rounds = max(2, min(rounds, int(2.0 / first[1])))  # a slow backend has its turn as well
+            rounds = max(2, min(rounds, int(2.0 / first[1])))  # so that a slow backend also ends
             runs = [self.run(handle) for _ in range(rounds)]
             if rounds > 1000:
-                runs = runs[rounds // 10 :]  # a processor that has just awoken is not what is measured
+                runs = runs[rounds // 10 :]  # the first runs measure a CPU that has just woken up
             self.agent.release_xfer_handle(handle)
             again, prepared_again = self.make(way, mine, theirs, block_bytes, count)
             self.agent.release_xfer_handle(again)
@@ -251,7 +251,7 @@ class Bench:
 
 
 def kill_targets(backend, rounds):
-    """Kills the other agent while a transfer into its memory is under way: an error each time, never a hang."""
+    """Kills the other agent during a transfer into its memory. Each must end with an error, never hang."""
     ends = {}
     for index in range(rounds):
         bench = Bench(backend, 64 << 20)
@@ -299,7 +299,7 @@ def main():
                 bench.case(way, "device", "device", block_bytes, min(count, size // block_bytes), short if count == 1 else rounds)
         return bench.finish()
     many = 100_000 if not given.quick else 10_000
-    # The short ones first: large copies leave the processor's caches and clocks in another state.
+    # Short ones first: large copies change the state of the CPU's caches and clocks.
     for way in ("WRITE", "READ"):
         for mine in ("host", "device"):
             bench.case(way, mine, "device", 64, 1, short)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hands a key-value cache from a prefill process to a decode process, each with a GPU, through NIXL: per layer one list of scattered
-pages and one notification, as engines with disaggregated prefill do. The cache has the shape of Llama-70B: 80 layers, 8 heads of 128
-values of 2 bytes for keys and for values, pages of 16 tokens (32 KiB). One round compares each layer's bytes when its notification
-comes; the others are timed. Needs NIXL's wheel and NumPy.
+"""Measures how a prefill process transfers a KV cache to a decode process through NIXL, each with a GPU: for each layer one list of
+scattered pages and one notification, as engines with disaggregated prefill do. The cache has the shape of Llama-70B: 80 layers, 8 heads of
+128 values of 2 bytes for keys and for values, pages of 16 tokens (32 KiB). One round compares each layer's bytes at its notification; the
+others are timed. Needs NIXL's wheel and NumPy.
 
     NIXL_PLUGIN_DIR=<out folder>/nixl python3 prefill_decode.py --backend PEERLANE --decode-gpu 1 --json prefill_decode.json
 """
@@ -23,7 +23,7 @@ import numpy as np
 
 HEADS, HEAD_VALUES, VALUE_BYTES, PAGE_TOKENS = 8, 128, 2, 16
 PAGE_BYTES = PAGE_TOKENS * HEADS * HEAD_VALUES * VALUE_BYTES
-SPARE = 4  # a quarter more pages than a cache uses, so that they lie scattered
+SPARE = 4  # a quarter more pages than a cache uses, so that its pages are scattered
 
 
 class Shape:
@@ -47,7 +47,7 @@ class Shape:
         return out
 
     def layer_values(self, layer):
-        """What prefill writes into a layer's planes."""
+        """The bytes that prefill writes into a layer's planes."""
         return np.random.default_rng(1000 + layer).integers(0, 256, (2, self.room, PAGE_BYTES), np.uint8)
 
 
@@ -63,7 +63,7 @@ def answer(value):
 
 
 def decode(backend, shape):
-    """Waits for rounds of notifications; with `check`, sums a layer's pages as soon as it is told that they are there."""
+    """Waits for rounds of notifications. With `check`, sums a layer's pages at its notification."""
     bench.use_gpu()
     agent = bench.make_agent("decode", backend)
     cache = bench.Device(shape.layers * shape.layer_bytes)
@@ -118,12 +118,12 @@ class Prefill:
         return self.agent.initialize_xfer("WRITE", mine, theirs, "decode", b"%d" % layer, backends=[self.backend])
 
     def hand_over(self, is_checked):
-        """One cache: (first, last) notification in seconds after the first post, and each layer's sum."""
+        """Transfers one cache. Returns the seconds from the first post to the (first, last) notification, and each layer's sum."""
         self.decode.stdin.write(json.dumps(is_checked) + "\n")
         self.decode.stdin.flush()
         self.answer()
         binding, begin, under_way = self.agent.agent, time.monotonic_ns(), []
-        for layer, handle in enumerate(self.handles):  # as prefill comes to the layers; looking also sends notifications
+        for layer, handle in enumerate(self.handles):  # in the order of prefill; checking a state also sends notifications
             if int(binding.postXferReq(handle._handle, b"%d" % layer)) == 1:
                 under_way.append(handle._handle)
             if under_way and int(binding.getXferStatus(under_way[0])) != 1:

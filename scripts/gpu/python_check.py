@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The package with the real libraries' tensors, on a real GPU: scripts/gpu/python_check.py. What is not installed is named and left
-out; the last line counts. No test framework, since the machine may have none."""
+"""Checks the package with tensors of the real libraries on a real GPU: scripts/gpu/python_check.py. Libraries that are not installed are
+named and skipped; the last line has counts. Uses no test framework, because the machine may have none."""
 
 import asyncio
 import importlib
@@ -54,7 +54,7 @@ def torch_dtypes(torch):
 
 
 def torch_copies_in_order(torch):
-    """A copy sees what was queued before it, on whatever stream is current, and later work sees the copy."""
+    """A copy sees the work that was queued before it on the current stream, and later work sees the copy."""
     out = np.empty((1024, 1024), np.float32)
     stream = torch.cuda.Stream()
     for current in (torch.cuda.default_stream(), stream):
@@ -106,7 +106,7 @@ def torch_refusals(torch):
 
 
 def torch_graphs(torch):
-    """A copy that would wait for a stream in capture is refused, and the graph is none the worse; after=None copies beside it."""
+    """A copy that would wait for a stream in capture is refused and does not damage the graph; after=None copies independently of it."""
     x, host = torch.zeros(64, device="cuda"), np.ones(64, np.float32)
     peerlane.copy(host, x)
     torch.cuda.synchronize()
@@ -125,7 +125,7 @@ def torch_graphs(torch):
 
 
 def torch_storages(torch):
-    """A mapping keeps the storage that it was made of, and says so when that has lost its memory; copies go where the tensor is."""
+    """A mapping keeps the storage it was made of, and raises an error if that has lost its memory; copies use the tensor's present memory."""
     x, out = torch.arange(4.0, device="cuda"), np.empty(4, np.float32)
     torch.cuda.synchronize()
     with peerlane.map(x) as m:

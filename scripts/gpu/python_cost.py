@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What single elements and copies cost from Python, on whatever GPU answers: scripts/gpu/python_cost.py [--json FILE]
+"""Measures the cost of single elements and copies from Python, on a real or simulated GPU: scripts/gpu/python_cost.py [--json FILE]
 [--beside FOLDER].
 
-PyTorch's and CuPy's ways are measured beside ours where they are installed. Each row is the median over 15 rounds of as many
-calls as take some milliseconds; the loop's own cost is measured and taken off. Without PyTorch the arrays are peerlane.testing's,
-and CuPy's where that is installed. Runs with PYTHONPATH=build/release/out/python or an installed wheel. With --beside, another
-build of the package (the folder that PYTHONPATH would name) is measured by turns with this one, three times each.
+Also measures the same operations of PyTorch and CuPy if they are installed. Each row is the median over 15 rounds, each of as many calls as
+take some milliseconds, minus the measured cost of the loop. Without PyTorch the arrays are those of peerlane.testing, and of CuPy if it is
+installed. Runs with PYTHONPATH=build/release/out/python or an installed wheel. --beside: another build of the package (the folder that
+PYTHONPATH would name) is measured interleaved with this one, three times each.
 """
 
 import argparse
@@ -28,7 +28,7 @@ ROUND_S = 4e-3
 
 
 def cost_ns(call):
-    """Median and least cost of a call, less that of the loop around it."""
+    """Median and minimum cost of a call, minus that of the loop around it."""
     clock = time.perf_counter_ns
 
     def once(label, calls):
@@ -46,7 +46,7 @@ def cost_ns(call):
 
 
 def library(name):
-    """torch or cupy with a GPU that works, else None; never beside the simulated GPU."""
+    """torch or cupy with a working GPU, else None; always None on the simulated GPU."""
     if testing.is_simulated():
         return None
     try:
@@ -126,7 +126,7 @@ def copy_rows(torch, cupy):
 
 
 def by_turns(arguments):
-    """Each package in processes of its own, so that neither has what the other one made."""
+    """Measures each package in separate processes, so that neither affects the other."""
     folders = {"beside": arguments.beside, "this": str(Path(peerlane.__file__).resolve().parents[1])}
     turns = {name: [] for name in folders}
     for _ in range(3):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of safetensors files to the GPU by fastsafetensors, with its own copier and with Peerlane's, from memory that the kernel holds
-(the page cache, or tmpfs); every byte compared.
+"""Measures how fastsafetensors loads weights to the GPU, with its own copier and with Peerlane's, from the page cache or tmpfs. Every byte is
+compared.
 
     python3 weights.py --folder /dev/shm --json weights.json      needs PyTorch with a GPU, fastsafetensors and Peerlane's package
 """
@@ -25,7 +25,7 @@ TENSORS = 32  # in each file
 
 
 def write_file(path, size_bytes, seed):
-    """Returns what was written, as bytes on the GPU."""
+    """Writes a file of weights, and returns them as bytes on the GPU."""
     generator = torch.Generator(device="cuda").manual_seed(seed)
     data = torch.randint(-(2**62), 2**62, (size_bytes // 8,), dtype=torch.int64, device="cuda", generator=generator).view(torch.uint8)
     each = size_bytes // TENSORS
@@ -39,7 +39,7 @@ def write_file(path, size_bytes, seed):
 
 
 def load(make, paths, wanted=None):
-    """Seconds from asking until all bytes are in GPU memory, without the time to make the loader. `wanted`: (number, bytes) of the files."""
+    """Seconds from the call until all bytes are in GPU memory, without the time to make the loader. `wanted`: (number, bytes) of the files."""
     loader = make()
     loader.add_filenames({0: paths})
     torch.cuda.synchronize()
