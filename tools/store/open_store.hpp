@@ -50,7 +50,7 @@ struct condition_options {
   enum request { of_put, of_erase };
   void add(tools::command_parser& parser, request kind = of_put) {
     if (kind == of_put) parser.flag("--if-absent", if_absent, "Only if there is no such key (EEXIST)");
-    parser.integer("--if-version", if_version, 1, INT64_MAX, "Only if this is the present version (ESTALE) [any]");
+    parser.integer("--if-version", if_version, 1, INT64_MAX, "Only if this is the current version (ESTALE) [any]");
   }
   std::optional<store_protocol::precondition> get() const {
     if (if_absent && if_version != 0)
