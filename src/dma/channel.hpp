@@ -52,7 +52,8 @@ struct channel_options {
   unsigned engine = 2;  // COPY<engine>; prefer those that do not share the graphics engine's runlist (copy_engines)
   ordering order = ordering::flush_last;  // of operations without an ordering of their own
   std::uint32_t ring_entries = 1024;      // submissions in progress; a power of two
-  // GPU memory for entries and commands, a multiple of 2 MiB. Each block of a list takes 24 bytes until it is done.
+  // GPU memory for entries and commands, a multiple of 2 MiB. Each block of a list takes 24 bytes until it is done; 44 if
+  // its size differs from that of the block before it.
   std::uint64_t memory_bytes = std::uint64_t{2} << 20;
   // Time slice: how long it may use the engine while other channels wait for it. 0: the driver's, about a millisecond.
   std::uint32_t timeslice_us = 0;
