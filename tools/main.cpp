@@ -34,43 +34,44 @@ struct command {
 };
 
 constexpr std::array kCommands = {
-    command{"demo", nullptr, run_demo, "quick tour: what this machine has, whether it works, and how fast it is"},
+    command{"demo", nullptr, run_demo, "shows in a minute what this machine has, whether it works, and how fast it is"},
     command{"info", nullptr, run_info,
             "shows GPUs, BAR1, links, driver, near CPUs, and whether each mapping backend is usable"},
-    command{"doctor", nullptr, run_doctor, "finds what keeps this machine from the fast path, and names the fix"},
+    command{"doctor", nullptr, run_doctor,
+            "finds what prevents fast access to GPU memory on this machine, and names the fix"},
     command{"sanity", "gdrcopy_sanity", run_sanity,
             "tests correctness: GDRCopy's cases under their names, and Peerlane's own"},
     command{"copybw", "gdrcopy_copybw", run_copybw, "measures the bandwidth of CPU copies through a mapping"},
     command{"copylat", "gdrcopy_copylat", run_copylat,
-            "measures the latency of CPU copies beside other methods in the same run"},
+            "compares the latency of CPU copies with that of other methods, in one run"},
     command{"apiperf", "gdrcopy_apiperf", run_apiperf, "measures the cost of pin, map, get_info, unmap, unpin"},
     command{"pplat", "gdrcopy_pplat", run_pplat, "measures the round trip between the CPU and a running kernel"},
     command{"copy", nullptr, run_copy, "measures copies by every method and by the planner at each size"},
     command{"blocks", nullptr, run_blocks,
-            "measures copies of many scattered blocks in one call, beside the driver's calls and copy kernels"},
+            "compares copies of many scattered blocks in one call with the driver's calls and copy kernels"},
     command{"calibrate", nullptr, run_calibrate, "measures the cost of each copy method on this machine, for the planner"},
     command{"explain-copy", nullptr, run_explain_copy,
             "shows which method the planner chooses for a copy, and why (needs no GPU)"},
     command{"topo", nullptr, run_topo,
             "shows how GPUs, network adapters and NUMA nodes are connected, with advice (needs no GPU)"},
     command{"bandwidth", "nvbandwidth", run_bandwidth,
-            "measures every link between host and GPU memory, and compares it with what to expect"},
+            "measures every link between host and GPU memory, and compares it with the expected rate"},
     command{"gate", nullptr, run_gate,
             "decides if this machine is fit for a job: one line and an exit code for Slurm, Kubernetes and Prometheus"},
-    command{"p2p", nullptr, run_p2p, "measures messages between two processes, and prints them like the OSU benchmarks"},
+    command{"p2p", nullptr, run_p2p,
+            "measures messages between processes, with the options and output of the OSU benchmarks"},
 #ifdef PL_HAS_ASYNC
-    command{"async", nullptr, run_async,
-            "benchmarks exchanges that CUDA streams trigger, against a CPU between kernel and message"},
+    command{"async", nullptr, run_async, "compares exchanges that CUDA streams trigger with exchanges by the CPU"},
 #endif
     command{"report", nullptr, run_report, "shows result files as a page with charts, or as Markdown (needs python3)"},
     command{"top", nullptr, run_top,
             "shows live activity of processes: mappings, copies by method, messages, channels (needs python3)"},
 #ifdef PL_HAS_STORE
-    command{"store", nullptr, run_store, "a persistent store of values for host and GPU memory: server, client, benchmark"},
+    command{"store", nullptr, run_store, "persistent key-value store for host and GPU memory: server, client, benchmarks"},
     command{"soak", nullptr, run_soak,
             "tests store, messages and mappings under random kills, floods and full disks, against an oracle"},
 #endif
-    command{"env", nullptr, run_env, "shows the environment variables: meaning, value, problems"},
+    command{"env", nullptr, run_env, "shows the environment variables: value, default, meaning, problems"},
 };
 
 constexpr const char* kHelp = "measures and explains CPU access to GPU memory";

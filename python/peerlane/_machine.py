@@ -52,6 +52,6 @@ def info() -> MachineInfo:
 
 
 def doctor() -> list[Finding]:
-    """Returns what keeps this machine from the fast path: findings with `level` ("ok", "note", "BLOCKER"), `subject`, `what` and
-    `fix`."""
+    """Returns what prevents fast access to GPU memory on this machine: findings with `level` ("ok", "note", "BLOCKER"), `subject`,
+    `what` and `fix`."""
     return _Findings(_ask("doctor")["rows"])

@@ -209,8 +209,8 @@ def versions():
 def exit_codes():
     text = good("help").stdout
     table = dict(re.findall(r"^  (\d)  (.+)$", text.split("exit status:\n")[1], re.M))
-    check(table["0"] == "all is well" and "command line is wrong" in table["1"] and set(table) == set("0123456"), table)
-    check("unfit" in table["2"] and "not known" in table["3"] and "in use" in table["4"], "gate's", table)
+    check(table["0"] == "success" and "wrong command line" in table["1"] and set(table) == set("0123456"), table)
+    check("unfit" in table["2"] and "unknown" in table["3"] and "in use" in table["4"], "gate's", table)
     for words in every_command():
         done = run(*words, "--no-such-option")
         check(done.returncode == 1 and "--no-such-option" in done.stderr, words, done.returncode, done.stderr[-500:])

@@ -61,8 +61,8 @@ void check_methods(const std::vector<std::string>& methods) {
 }
 
 std::optional<int> parse(const invocation& call, blocks_options& options) {
-  command_parser parser(
-      call, "Copies of many scattered blocks in one call: Peerlane's beside the driver's calls and copy kernels");
+  command_parser parser(call,
+                        "Compares copies of many scattered blocks in one call with the driver's calls and copy kernels");
   lists_as_text given;
   parser.text("--sizes", "SIZE,...", given.sizes, "Block sizes, 16 B to 64 MiB, multiples of 16");
   parser.text("--counts", "N,...", given.counts, "Number of blocks in a list, 1 to 1000000");

@@ -12,12 +12,12 @@ namespace pl::tools {
 namespace {
 
 constexpr exit_status kExitStatuses[] = {
-    {"0", "all is well"},
-    {"1", "it failed, or the command line is wrong; the last line on standard error says what to do"},
-    {"2", "bandwidth: data arrived wrong, or a testcase failed; gate: unfit"},
-    {"3", "bandwidth: a link is slow; gate: not known"},
+    {"0", "success"},
+    {"1", "failure, or a wrong command line; the last line on standard error says what to do"},
+    {"2", "bandwidth: wrong data, or a testcase failed; gate: unfit"},
+    {"3", "bandwidth: a link is slow; gate: unknown"},
     {"4", "bandwidth, soak: interrupted; gate: in use (--refuse-in-use)"},
-    {"5", "bandwidth: nothing could run here"},
+    {"5", "bandwidth: every testcase was waived"},
     {"6", "bandwidth: too unsteady for a verdict"},
 };
 

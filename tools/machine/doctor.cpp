@@ -149,9 +149,10 @@ colour shade(severity level) {
 
 int run_doctor(const invocation& call) {
   common_options options;
-  command_parser parser(call,
-                        "Finds what keeps this machine from the fast path, and names the fix for each finding. Exit code 0: "
-                        "the GPU that PEERLANE_GPU selects is usable, 1: it is not");
+  command_parser parser(
+      call,
+      "Finds what prevents fast access to GPU memory on this machine, and names the fix for each finding. Exit code 0: "
+      "the GPU that PEERLANE_GPU selects is usable, 1: it is not");
   parser.common(options, false);
   if (const auto code = parser.parse()) return *code;
   report out(call, options, "doctor");

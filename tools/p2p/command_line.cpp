@@ -205,7 +205,7 @@ void respect_memory_limit(settings& parsed) {
 
 void add_osu_options(tools::command_parser& parser, raw_options& raw, settings& parsed) {
   parser.text("-m,--message-size", "[MIN:]MAX", raw.sizes,
-              "Message sizes [MIN:]MAX in bytes; each is twice the previous one [0 or 1 to 4M]");
+              "Message sizes [MIN:]MAX in bytes; each is twice the previous one [0 or 1 to 4M; collectives: to 1M]");
   parser.integer("-i,--iterations", raw.iterations, 1, 1'000'000'000,
                  "Timed iterations at every size [OSU's: fewer above 8 KiB]");
   parser.integer("-x,--warmup", raw.warm_up, 0, 1'000'000'000, "Untimed iterations before them [OSU's]");
