@@ -2,7 +2,6 @@
 // blocks: many scattered blocks between host and GPU memory, compared with the driver's calls, and while kernels run.
 #include "tools/blocks/blocks_command.hpp"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <random>
 
@@ -67,11 +66,8 @@ std::optional<int> parse(const invocation& call, blocks_options& options) {
   parser.text("--sizes", "SIZE,...", given.sizes, "Block sizes, 16 B to 64 MiB, multiples of 16");
   parser.text("--counts", "N,...", given.counts, "Number of blocks in a list, 1 to 1000000");
   parser.text("--direction", "d2h|h2d|all", given.direction, "d2h, h2d, all");
-  parser.app()
-      .add_option("--methods", options.methods,
-                  "Contenders to measure: peerlane, cuMemcpyBatchAsync, \"gather 16 SMs\", ... [all]")
-      ->delimiter(',')
-      ->type_name("LIST");
+  parser.list("--methods", options.methods,
+              "Contenders to measure: peerlane, cuMemcpyBatchAsync, \"gather 16 SMs\", ... [all]");
   parser.size("--memory", options.memory_bytes, "Size of the longest list; the program uses five times this memory");
   parser.integer("--each", options.most_each, 0, 1'000'000,
                  "Longest list that is also copied with one cuMemcpyAsync for each block");

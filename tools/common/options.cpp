@@ -108,6 +108,17 @@ void command_parser::text(const std::string& names, const std::string& kind, std
   app_->add_option(names, value, value.empty() ? help : with_default(help, "", value))->type_name(kind);
 }
 
+void command_parser::list(const std::string& names, std::vector<std::string>& values, const std::string& help) {
+  app_->add_option(names, values, help)->delimiter(',')->type_name("LIST");
+}
+
+void command_parser::repeated(const std::string& names, const std::string& kind, std::vector<std::string>& values,
+                              const std::string& help) {
+  app_->add_option(names, values, help)->type_name(kind)->take_all();
+}
+
+void command_parser::hide(const std::string& name) { app_->get_option(name)->group(""); }
+
 void command_parser::positional(const std::string& name, presence wanted, std::string& value, const std::string& help) {
   app_->add_option(name, value, help)->required(wanted == presence::required)->type_name("");
 }
@@ -115,6 +126,11 @@ void command_parser::positional(const std::string& name, presence wanted, std::s
 void command_parser::positional(const std::string& name, presence wanted, std::vector<std::string>& values,
                                 const std::string& help) {
   app_->add_option(name, values, help)->required(wanted == presence::required)->type_name("");
+}
+
+void command_parser::words(const std::string& name, const std::string& kind, std::vector<std::string>& values,
+                           const std::string& help) {
+  app_->add_option(name, values, help)->type_name(kind)->multi_option_policy(CLI::MultiOptionPolicy::Throw);
 }
 
 void command_parser::choice(const std::string& names, presence wanted, std::string& value,

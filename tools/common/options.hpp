@@ -12,7 +12,7 @@
 #include "tools/common/tool.hpp"
 
 namespace CLI {
-class App;  // <CLI/CLI.hpp> costs every file 6 s to compile, 13 s with sanitizers: only those that call app() include it
+class App;  // <CLI/CLI.hpp> costs every file 4 s of CPU time to compile: only those that call app() include it
 }
 
 namespace pl::tools {
@@ -49,9 +49,18 @@ class command_parser {
   // `kind`: FILE, DIR, HOST:PORT, NAME ... for a value of the reader's; "auto|off|on" for words, which completion offers.
   // LIST stands for words with commas between them, "N,..." for several of a kind.
   void text(const std::string& names, const std::string& kind, std::string& value, const std::string& help);
+  // Words with commas between them.
+  void list(const std::string& names, std::vector<std::string>& values, const std::string& help);
+  // May be given several times, one value each.
+  void repeated(const std::string& names, const std::string& kind, std::vector<std::string>& values,
+                const std::string& help);
+  // The option of this name stays out of -h and of completion.
+  void hide(const std::string& name);
   // A word without dashes. Its name is what -h calls it, and says what it is: POOL, KEY, FILE.
   void positional(const std::string& name, presence wanted, std::string& value, const std::string& help);
   void positional(const std::string& name, presence wanted, std::vector<std::string>& values, const std::string& help);
+  // Several of them, each one of `kind`, "general|copy".
+  void words(const std::string& name, const std::string& kind, std::vector<std::string>& values, const std::string& help);
   // An option or a word without dashes that takes one of these words.
   void choice(const std::string& names, presence wanted, std::string& value, const std::vector<std::string>& words,
               const std::string& help);

@@ -2,7 +2,6 @@
 // copy: every way to move bytes between host and GPU memory by size, the planner's choice, and the envelope of the best.
 #include "tools/copy/copy_command.hpp"
 
-#include <CLI/CLI.hpp>
 #include <cinttypes>
 #include <random>
 
@@ -15,15 +14,12 @@ namespace {
 std::optional<int> parse(const invocation& call, copy_options& options) {
   command_parser parser(call, "Measures copies by every method and by the planner at each size, in one run");
   std::vector<std::string> directions, memories;
-  const auto list = [&](const char* name, std::vector<std::string>& value, const char* help) {
-    parser.app().add_option(name, value, help)->delimiter(',')->type_name("LIST");
-  };
   parser.size("--min", options.min_bytes, "Smallest size; sizes are doubled from it");
   parser.size("--max", options.max_bytes, "Largest size");
   parser.flag("--odd", options.odd, "Also measure sizes that are not powers of two");
-  list("--direction", directions, "h2d, d2h, d2d (same GPU), p2p (to the next GPU), all [all]");
-  list("--memory", memories, "Host memory: pinned, pageable, all [all]");
-  list("--methods", options.methods, "Only these: cpu_store, \"cpu_store x4\", cuMemcpy, planner, ... [all]");
+  parser.list("--direction", directions, "h2d, d2h, d2d (same GPU), p2p (to the next GPU), all [all]");
+  parser.list("--memory", memories, "Host memory: pinned, pageable, all [all]");
+  parser.list("--methods", options.methods, "Only these: cpu_store, \"cpu_store x4\", cuMemcpy, planner, ... [all]");
   parser.integer("--samples", options.samples, 3, 10'000'000, "Maximum number of samples of each contender at each size");
   parser.integer("--time", "MILLISECONDS", options.time_ms, 1, 3'600'000, "Time limit for each size, ms");
   parser.integer("--seed", options.seed, 0, INT64_MAX, "Seed of the data that is verified; 0: a new one");

@@ -6,7 +6,6 @@
 // stock dispatch re-expressed as a baseline, cuMemcpy, and cuMemcpyAsync with a polled word, interleaved in one run.
 #include "tools/gdrcopy/copylat.hpp"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
@@ -33,10 +32,7 @@ std::optional<int> parse(const invocation& call, copylat_options& options) {
               "Measure reads at every device alignment 0..63, instead of the comparison");
   parser.flag("--batch", options.batch,
               "Measure the message rate of unfenced writes on one core, instead of the comparison");
-  parser.app()
-      .add_option("--sizes", sizes, "Sizes of --alignments [4,8,16,32,64,128,256,512,960,1K]")
-      ->delimiter(',')
-      ->type_name("LIST");
+  parser.list("--sizes", sizes, "Sizes of --alignments [4,8,16,32,64,128,256,512,960,1K]");
   parser.size("--batch-bytes", options.batch_bytes, "Size of a message in --batch");
   parser.integer("--batch-messages", options.batch_messages, 1, 1'000'000'000, "Number of messages in --batch");
   parser.integer("--budget-ms", "MILLISECONDS", options.budget_ms, 1, 3'600'000,

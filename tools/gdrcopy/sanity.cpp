@@ -11,7 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -47,15 +46,16 @@ std::optional<int> parse(const invocation& call, sanity_options& options) {
   parser.flag("-v,--verbose", options.verbose, "Print the running case to stderr");
   parser.flag("-s,--no-summary", options.no_summary, "Do not print a summary");
   parser.flag("-l,--list", options.list, "List the cases; with -v also what each asserts");
-  parser.app().add_option("-t,--test", options.names, "Run this case only; may be repeated")->type_name("NAME")->take_all();
+  parser.repeated("-t,--test", "NAME", options.names, "Run this case only; may be repeated");
   parser.flag("-e,--extended", options.extended, "Also run the extended cases (they need gdrdrv with dbg_enabled=1)");
   options.stock_only = call.drop_in;
   parser.flag("--stock", options.stock_only, "Run GDRCopy's cases only (the default under the name of its tool)");
   parser.flag("--all", options.all, "Under the name of GDRCopy's tool: also run Peerlane's own cases");
   parser.integer("--timeout-s", "SECONDS", options.timeout_s, 1, 86400, "Timeout of a case in seconds");
-  parser.app().add_option("--run-case", options.run_case)->group("");
+  parser.text("--run-case", "NAME", options.run_case, "");
+  parser.hide("--run-case");
   parser.integer("--report-fd", options.report_fd, -1, 1'000'000, "");
-  parser.app().get_option("--report-fd")->group("");
+  parser.hide("--report-fd");
   parser.common(options.common);
   return parser.parse();
 }

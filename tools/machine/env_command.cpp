@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // env: the registry of environment variables with what is in force now, by area. Exit code 1 if a value is refused.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -139,9 +138,8 @@ int run_env(const invocation& call) {
   common_options options;
   std::vector<std::string> words;
   command_parser parser(call, "Shows the environment variables that Peerlane reads: current value, default, meaning");
-  parser.app()
-      .add_option("WHICH", words, "Only show these: an area (" + areas() + ") or part of a name")
-      ->type_name("general|mapping|copy|messages|streams|store|simulator|launchers");
+  parser.words("WHICH", "general|mapping|copy|messages|streams|store|simulator|launchers", words,
+               "Only show these: an area (" + areas() + ") or part of a name");
   parser.common(options, false);
   if (const auto code = parser.parse()) return *code;
   report out(call, options, "env");

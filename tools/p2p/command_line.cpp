@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/p2p/command_line.hpp"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -221,10 +220,7 @@ void add_osu_options(tools::command_parser& parser, raw_options& raw, settings& 
   parser.integer("-p,--num-pairs", raw.pairs, 1, 1'000'000, "Pairs (mbw_mr, multi_lat); 0: half of the processes");
   parser.integer("-V,--vary-window", "0|1", raw.vary_window, 0, 1, "1: measure windows of 1 to 128 messages (mbw_mr)");
   parser.integer("-R,--print-rate", "0|1", raw.print_rate, 0, 1, "0: do not print the message rate (mbw_mr)");
-  parser.app()
-      .add_option("memory", raw.places, "Memory of rank 0 and of rank 1: H, D, MD, MH [H H]")
-      ->type_name("H|D|MD|MH")
-      ->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+  parser.words("memory", "H|D|MD|MH", raw.places, "Memory of rank 0 and of rank 1: H, D, MD, MH [H H]");
 }
 
 void add_own_options(tools::command_parser& parser, raw_options& raw, settings& parsed) {

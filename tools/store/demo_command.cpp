@@ -3,7 +3,6 @@
 // every byte compared, the path named, and the link's own rate measured in the same run.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstring>
 #include <optional>

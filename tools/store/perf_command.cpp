@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // peerlane store perf: kvstore-perf's tests and option names, YCSB A to F, and a cache of large values; closed loop, or open
 // loop with latencies from the moment at which an operation was due.
-#include <CLI/CLI.hpp>
 #include <atomic>
 #include <cinttypes>
 #include <cstdio>
@@ -323,11 +322,8 @@ bool run_test(const perf_options& options, const std::string& test, result_file&
 int run_perf(const tools::invocation& call) {
   perf_options options;
   tools::command_parser parser(call, "Benchmarks a store with kvstore-perf's tests, YCSB and a cache of large values");
-  parser.app()
-      .add_option("--test", options.tests,
-                  "put, get, put_direct, get_direct, erase, update, throughput, ycsb-a .. ycsb-f, llm [put get]")
-      ->delimiter(',')
-      ->type_name("LIST");
+  parser.list("--test", options.tests,
+              "put, get, put_direct, get_direct, erase, update, throughput, ycsb-a .. ycsb-f, llm [put get]");
   parser.text("--server", "SOCKET|HOST:PORT", options.server,
               "The store: path of its socket or HOST:PORT [start a temporary server]");
   parser.text("--pool_name", "NAME", options.pool_name, "Prefix of the pools' names; the test's name follows");
