@@ -133,7 +133,12 @@ std::uint32_t executed_after_change(bool is_fenced) {
   return *channel.host_word(128);
 }
 
-TEST(raw_channel, WithoutSyncStaleCommandsAreExecuted) { EXPECT_EQ(executed_after_change(false), 0u); }
+TEST(raw_channel, WithoutSyncStaleCommandsAreExecuted) {
+  // Where the engine's thread gets no CPU for the time that it is given, it fetches late and sees the change.
+  std::uint32_t executed = 2;
+  for (int i = 0; i < 100 && executed == 2; ++i) executed = executed_after_change(false);
+  EXPECT_EQ(executed, 0u);
+}
 TEST(raw_channel, WithSyncCommandsAreFetchedWhenAllBeforeIsDone) { EXPECT_EQ(executed_after_change(true), 2u); }
 
 TEST(raw_channel, AFaultIsRecordedInTheErrorNotifier) {
