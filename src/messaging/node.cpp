@@ -15,7 +15,7 @@
 namespace pl::messaging {
 namespace {
 
-constexpr long kPollNs = 50'000'000;  // interval at which sleeping threads check processes without a pidfd
+constexpr long kProcessPollNs = 50'000'000;  // interval at which sleeping threads check processes without a pidfd
 
 }  // namespace
 
@@ -38,7 +38,7 @@ int death_watch::add(int rank, pid_t pid) {
 int death_watch::clock() {
   if (clock_) return clock_.get();
   clock_ = unique_fd(real_device_io(), timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  const itimerspec often{{0, kPollNs}, {0, kPollNs}};
+  const itimerspec often{{0, kProcessPollNs}, {0, kProcessPollNs}};
   if (clock_) timerfd_settime(clock_.get(), 0, &often, nullptr);
   return clock_.get();
 }

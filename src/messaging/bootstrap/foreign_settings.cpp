@@ -14,8 +14,8 @@ namespace {
 
 std::vector<std::string> split(const std::string& list, char separator) {
   std::vector<std::string> out;
-  std::istringstream words(list);
-  for (std::string word; std::getline(words, word, separator);) out.push_back(word);
+  std::istringstream rest(list);
+  for (std::string word; std::getline(rest, word, separator);) out.push_back(word);
   return out;
 }
 

@@ -131,13 +131,13 @@ std::string rendezvous_text(const std::vector<endpoint::address>& addresses, con
 }
 
 result<launcher_rendezvous> parse_rendezvous_text(const std::string& text) {
-  std::istringstream words(text);
+  std::istringstream rest(text);
   std::string mark, address;
   std::uint16_t port = 0;
   launcher_rendezvous out;
-  words >> mark >> out.secret >> port;
-  const bool is_begun = static_cast<bool>(words) && mark == kMark && port != 0;
-  while (is_begun && words >> address) {
+  rest >> mark >> out.secret >> port;
+  const bool is_begun = static_cast<bool>(rest) && mark == kMark && port != 0;
+  while (is_begun && rest >> address) {
     const auto made = address_of(address, port);
     if (made.length == 0 || out.rendezvous.addresses.size() == kMaxAddresses)
       return failure{EPROTO, "rank 0 has published an invalid address at the launcher"};

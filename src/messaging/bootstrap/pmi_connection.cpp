@@ -41,8 +41,8 @@ std::pair<std::string, std::string> next_pair(const std::string& message, std::s
 }
 
 std::string word_of_line(const std::string& line, const std::string& name) {
-  std::istringstream words(line);
-  for (std::string word; words >> word;)
+  std::istringstream rest(line);
+  for (std::string word; rest >> word;)
     if (word.rfind(name + "=", 0) == 0) return word.substr(name.size() + 1);
   return {};
 }

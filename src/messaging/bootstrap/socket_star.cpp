@@ -320,8 +320,8 @@ std::unique_ptr<star_channel> host_side::come_back(unique_fd listener) {
   const auto table = take_survivors();
   returns.incarnation = table.living.front();
   returns.rejoins = std::make_unique<rejoin_listener>(settings_, secret_, std::move(listener), run);
-  std::vector<std::uint32_t> words{returns.incarnation};
-  words.insert(words.end(), table.living.begin(), table.living.end());
+  std::vector<std::uint32_t> numbers{returns.incarnation};
+  numbers.insert(numbers.end(), table.living.begin(), table.living.end());
   std::map<int, frame_stream> peers;
   for (auto& [rank, one] : members_) {
     if (!one.claim) {
@@ -330,7 +330,7 @@ std::unique_ptr<star_channel> host_side::come_back(unique_fd listener) {
     }
     // A rank that has left in the meantime is detected in the first step, which gathers all ranks again.
     static_cast<void>(
-        one.stream.send(head_of(settings_, star_frame_kind::welcome, run), std::as_bytes(std::span(words)), kSendMs));
+        one.stream.send(head_of(settings_, star_frame_kind::welcome, run), std::as_bytes(std::span(numbers)), kSendMs));
     returns.rejoins->watch(one.stream.fd());
     peers.emplace(rank, std::move(one.stream));
   }

@@ -18,11 +18,11 @@
 namespace pl::messaging {
 namespace {
 
-constexpr std::uint64_t kPollNs = 20'000'000;       // between two checks
-constexpr std::uint64_t kLinkNs = 50'000'000;       // age of a sent unit at which the link is checked
-constexpr std::uint64_t kSilentNs = 1'000'000'000;  // age of a sent unit at which the other rails are pinged
-constexpr std::uint64_t kPingNs = 250'000'000;      // between two pings on a rail
-constexpr std::uint64_t kApartNs = 500'000'000;     // minimum time between two pings whose answers are counted
+constexpr std::uint64_t kWatchIntervalNs = 20'000'000;  // between two checks
+constexpr std::uint64_t kLinkNs = 50'000'000;           // age of a sent unit at which the link is checked
+constexpr std::uint64_t kSilentNs = 1'000'000'000;      // age of a sent unit at which the other rails are pinged
+constexpr std::uint64_t kPingNs = 250'000'000;          // between two pings on a rail
+constexpr std::uint64_t kApartNs = 500'000'000;         // minimum time between two pings whose answers are counted
 
 constexpr const char* kLinkFile = "/carrier";  // lint:allow(text) the kernel's name
 
@@ -49,7 +49,7 @@ bool rail_set::has_outstanding() const {
 
 void rail_set::watch_rails() {
   const auto now = monotonic_ns();
-  if (now - watched_ns_ < kPollNs) return;
+  if (now - watched_ns_ < kWatchIntervalNs) return;
   watched_ns_ = now;
   for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank)
     for (unsigned rail = 0; rail < rails(); ++rail)

@@ -11,7 +11,7 @@
 namespace pl::store_cluster {
 namespace {
 
-constexpr unsigned kUnit = 5;  // of pools with one copy: a change may end with this server's own
+constexpr unsigned kReplicatedUnit = 5;  // of pools with one copy: a change may end with this server's own
 
 class replicator_ends : public testing::Test {
  protected:
@@ -32,7 +32,7 @@ class replicator_ends : public testing::Test {
     change_.pool = pool->id;
     change_.pool_name = "p";
     change_.key = "k";
-    change_.unit = kUnit;
+    change_.unit = kReplicatedUnit;
     change_.version = put->version;
     links_ = std::make_unique<peer_links>(store_client::address{}, 1000);
     copies_ = std::make_unique<replicator>(*engine_, *links_, "me", 60'000'000'000);
@@ -53,7 +53,7 @@ class replicator_ends : public testing::Test {
     out->map.servers["me"].run = 1;
     out->map.servers["x"].endpoint = "127.0.0.1:1";
     out->map.servers["x"].run = 5;
-    out->map.units[kUnit] = {std::move(copies), std::move(joining)};
+    out->map.units[kReplicatedUnit] = {std::move(copies), std::move(joining)};
     return out;
   }
   void spread() {
@@ -83,24 +83,24 @@ class replicator_ends : public testing::Test {
 TEST_F(replicator_ends, IgnoresACopyThatFailsDuringCatchUp) {
   const auto now = view(10, {"me"}, {"x"});
   copies_->act_by(now, true, 1);
-  const auto number = copies_->begin_catch_up(kUnit, "x");
-  EXPECT_TRUE(copies_->fills(kUnit, "x", number));
+  const auto number = copies_->begin_catch_up(kReplicatedUnit, "x");
+  EXPECT_TRUE(copies_->fills(kReplicatedUnit, "x", number));
   spread();
   EXPECT_EQ(tried(now), 1);
-  EXPECT_FALSE(copies_->fills(kUnit, "x", number));
-  EXPECT_FALSE(copies_->promise(kUnit, "x", number, 10)) << "it is not complete any more";
+  EXPECT_FALSE(copies_->fills(kReplicatedUnit, "x", number));
+  EXPECT_FALSE(copies_->promise(kReplicatedUnit, "x", number, 10)) << "it is not complete any more";
   // A job that was late, or one for another run, begins again: the first one has missed a change all the same.
-  const auto other = copies_->begin_catch_up(kUnit, "x");
-  EXPECT_FALSE(copies_->fills(kUnit, "x", number));
-  EXPECT_FALSE(copies_->promise(kUnit, "x", number, 10));
-  copies_->end_catch_up(kUnit, "x", number);
-  EXPECT_TRUE(copies_->promise(kUnit, "x", other, 10));
+  const auto other = copies_->begin_catch_up(kReplicatedUnit, "x");
+  EXPECT_FALSE(copies_->fills(kReplicatedUnit, "x", number));
+  EXPECT_FALSE(copies_->promise(kReplicatedUnit, "x", number, 10));
+  copies_->end_catch_up(kReplicatedUnit, "x", number);
+  EXPECT_TRUE(copies_->promise(kReplicatedUnit, "x", other, 10));
 }
 
 TEST_F(replicator_ends, WaitsWhileTheMapMayListTheCopyAsComplete) {
   const auto now = view(10, {"me"}, {"x"});
   copies_->act_by(now, true, 1);
-  ASSERT_TRUE(copies_->promise(kUnit, "x", copies_->begin_catch_up(kUnit, "x"), 10));
+  ASSERT_TRUE(copies_->promise(kReplicatedUnit, "x", copies_->begin_catch_up(kReplicatedUnit, "x"), 10));
   spread();
   EXPECT_EQ(tried(now), 0) << "acknowledged without a copy that may be complete in the map by now";
   EXPECT_EQ(tried(view(11, {"me", "x"}, {})), 0) << "it is";
@@ -109,7 +109,7 @@ TEST_F(replicator_ends, WaitsWhileTheMapMayListTheCopyAsComplete) {
 
 TEST_F(replicator_ends, RetriesOnceAnotherMapChangeCameFirst) {
   copies_->act_by(view(10, {"me"}, {"x"}), true, 1);
-  ASSERT_TRUE(copies_->promise(kUnit, "x", copies_->begin_catch_up(kUnit, "x"), 10));
+  ASSERT_TRUE(copies_->promise(kReplicatedUnit, "x", copies_->begin_catch_up(kReplicatedUnit, "x"), 10));
   spread();
   EXPECT_EQ(tried(view(10, {"me"}, {"x"})), 0);
   EXPECT_EQ(tried(view(11, {"me"}, {"x"})), 1) << "somebody else's change came first: it is not complete";

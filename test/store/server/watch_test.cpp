@@ -331,7 +331,7 @@ TEST_F(LimitedWatches, ASlowOneCostsTheOthersNothing) {
 
 // ---- Clients that do not keep to the rules
 
-store_protocol::head request(opcode op, std::uint64_t id, std::uint32_t pool, std::uint64_t wait_ms = 0) {
+store_protocol::head watch_request(opcode op, std::uint64_t id, std::uint32_t pool, std::uint64_t wait_ms = 0) {
   store_protocol::head out;
   out.op = op;
   out.request_id = id;
@@ -351,16 +351,16 @@ TEST_F(LimitedWatches, TokensAreOfOneConnection) {
   raw_peer peer(rig_.over_unix(), 1, "pool");
   // Whatever it names, it is not the other connection's: these are numbers that nobody can guess, and they would not help.
   for (std::uint64_t token = 0; token < 64; ++token) {
-    peer.ask(request(opcode::watch_next, token + 1, 1), {}, with_token(token));
+    peer.ask(watch_request(opcode::watch_next, token + 1, 1), {}, with_token(token));
     const auto got = peer.answer();
     ASSERT_TRUE(got);
     EXPECT_EQ(got->status, EBADF);
   }
-  peer.ask(request(opcode::watch_next, 100, 1), {});
+  peer.ask(watch_request(opcode::watch_next, 100, 1), {});
   EXPECT_EQ(peer.answer()->status, EBADF);
-  peer.ask(request(opcode::watch, 101, 999), {});
+  peer.ask(watch_request(opcode::watch, 101, 999), {});
   EXPECT_EQ(peer.answer()->status, ENXIO);
-  auto exact = request(opcode::watch, 102, 1);
+  auto exact = watch_request(opcode::watch, 102, 1);
   exact.flags = store_protocol::flag::exact;
   peer.ask(exact, {});
   EXPECT_EQ(peer.answer()->status, EINVAL);
@@ -369,9 +369,9 @@ TEST_F(LimitedWatches, TokensAreOfOneConnection) {
 TEST_F(LimitedWatches, WhoeverTakesNothingHoldsLittle) {
   {
     raw_peer peer(rig_.over_unix(), 1, "pool");
-    for (std::uint64_t id = 1; id <= 4; ++id) peer.ask(request(opcode::watch, id, 1), {});
+    for (std::uint64_t id = 1; id <= 4; ++id) peer.ask(watch_request(opcode::watch, id, 1), {});
     for (int i = 0; i < 4; ++i) EXPECT_EQ(peer.answer()->status, 0);
-    peer.ask(request(opcode::watch, 5, 1), {});
+    peer.ask(watch_request(opcode::watch, 5, 1), {});
     EXPECT_EQ(peer.answer()->status, EMFILE);
     EXPECT_NE(peer.text().find("max_principal_watches"), std::string::npos) << peer.text();
     const std::string long_key(4000, 'k');
@@ -418,13 +418,13 @@ TEST_F(Watches, AskedTwiceAtOnce) {
 // One that asks again and again, and takes no answers: it is not answered without end, and the others' puts go on.
 TEST_F(Watches, AnswersThatNobodyTakes) {
   raw_peer peer(rig_.over_tcp(), 1, "pool");
-  peer.ask(request(opcode::watch, 1, 1), {});
+  peer.ask(watch_request(opcode::watch, 1, 1), {});
   ASSERT_EQ(peer.answer()->status, 0);
   const auto token = peer.token();
   const std::size_t before = resident_bytes();
   for (std::uint64_t i = 0; i < 3000; ++i) {
     put_at(std::string(3000, 'x') + std::to_string(i), 1);
-    peer.ask(request(opcode::watch_next, 2 + i, 1, 60'000), {}, with_token(token));
+    peer.ask(watch_request(opcode::watch_next, 2 + i, 1, 60'000), {}, with_token(token));
   }
   EXPECT_LT(resident_bytes(), before + (std::size_t{256} << 20));
   peer.leave();
