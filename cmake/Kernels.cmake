@@ -20,8 +20,9 @@ elseif(NOT PEERLANE_NVCC AND pl_venv_nvcc)
   set(PEERLANE_NVCC ${pl_venv_nvcc} CACHE FILEPATH "nvcc, for the embedded GPU kernels" FORCE)
 endif()
 
+# Sanitizers' programs run on the simulated GPU, so their presets name no architecture.
 set(PL_NVCC_FLAGS "")
-if(PEERLANE_NVCC)
+if(PEERLANE_NVCC AND PEERLANE_CUDA_ARCHS)
   execute_process(COMMAND ${PEERLANE_NVCC} --list-gpu-arch OUTPUT_VARIABLE pl_known ERROR_QUIET RESULT_VARIABLE pl_failed)
   set(pl_archs "")
   foreach(arch IN LISTS PEERLANE_CUDA_ARCHS)
