@@ -65,12 +65,14 @@ if(PEERLANE_PCH)
   target_precompile_headers(pl_headers PRIVATE ${PL_HEADERS})
 endif()
 
-# pl_precompiled(<library>): parses them there. Not for libraries with code options of their own: the headers were compiled without.
-# A source with some is left out by SKIP_PRECOMPILE_HEADERS.
+# pl_precompiled(<target> [<headers>]): uses these there; <headers>: another library that parses some. Not for targets with code options
+# of their own: the headers were compiled without. A source with some is left out by SKIP_PRECOMPILE_HEADERS.
 function(pl_precompiled target)
+  set(headers pl_headers ${ARGN})
+  list(GET headers -1 headers)
   get_target_property(sources ${target} SOURCES)
   if(PEERLANE_PCH AND NOT "${sources}" MATCHES "\\.c(;|$)")  # the headers are C++
-    target_precompile_headers(${target} REUSE_FROM pl_headers)
+    target_precompile_headers(${target} REUSE_FROM ${headers})
   endif()
 endfunction()
 
@@ -128,9 +130,7 @@ function(pl_test name)
   # Tests run where they are built, and find shared libraries of ours there.
   set_target_properties(${name} PROPERTIES BUILD_WITH_INSTALL_RPATH OFF PL_TEST_CODE ON)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} pl_options GTest::gtest GTest::gtest_main)
-  if(PEERLANE_PCH AND NOT "${ARG_SOURCES}" MATCHES "\\.c(;|$)")  # the headers are C++
-    target_precompile_headers(${name} REUSE_FROM pl_test_headers)
-  endif()
+  pl_precompiled(${name} pl_test_headers)
   include(GoogleTest)
   # Only what is set: an empty value would shift the properties behind it.
   set(properties TIMEOUT ${ARG_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")

@@ -32,6 +32,10 @@ constexpr std::size_t kParts = 4;
 constexpr std::uint64_t kMinPinnedBytes = 64u << 10;
 constexpr std::uint64_t kTimeoutNs = 10'000'000'000;
 
+failure channel_failure(const failure& reason) {
+  return {reason.code, format("the DMA channel for a window of GPU memory: %s", reason.message.c_str())};
+}
+
 }  // namespace
 
 // ---- The owner
@@ -179,7 +183,7 @@ status gpu_windows::wait(route& way, const copy::gpu_queues::ticket& begun, std:
   auto done = begun.channel->wait(begun.number, kTimeoutNs + bytes / kSlowestBytesPerUs * 1000);
   if (done) return done;
   way.queues->drop(begun.channel);
-  return failure{done.code(), format("the DMA channel for a window of GPU memory: %s", done.error().message.c_str())};
+  return channel_failure(done.error());
 }
 
 // This rank's share of the CPUs, which the other ranks of the node use as well.
@@ -200,7 +204,7 @@ status gpu_windows::move_by_ring(route& way, const span& remote, std::byte* own_
   auto done = is_put ? way.ring->to_device(remote.address, own_bytes, remote.bytes)
                      : way.ring->to_host(own_bytes, remote.address, remote.bytes);
   if (done) return done;
-  return failure{done.code(), format("the DMA channel for a window of GPU memory: %s", done.error().message.c_str())};
+  return channel_failure(done.error());
 }
 
 // The CPU fills one part while the engine copies others.

@@ -90,14 +90,22 @@ void allow_descriptors(rlim_t soft, rlim_t hard) {
   setrlimit(RLIMIT_NOFILE, &most);
 }
 
-// systemd's Type=notify.
-TEST_F(store_process, ReadinessIsReportedToTheServiceManager) {
-  const std::string path = folder_ + "/notify";
-  const int manager = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+// A unix socket with this name, or -1.
+int bound_socket(const std::string& path, int type) {
+  const int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   path.copy(address.sun_path, sizeof address.sun_path - 1);
-  ASSERT_EQ(bind(manager, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+// systemd's Type=notify.
+TEST_F(store_process, ReadinessIsReportedToTheServiceManager) {
+  const std::string path = folder_ + "/notify";
+  const int manager = bound_socket(path, SOCK_DGRAM);
+  ASSERT_GE(manager, 0);
   start({}, [&] { setenv("NOTIFY_SOCKET", path.c_str(), 1); });
   pollfd readable{manager, POLLIN, 0};
   ASSERT_EQ(poll(&readable, 1, 30'000), 1) << said();
@@ -426,11 +434,8 @@ TEST_F(store_process_of_nobody, AUmaskThatTakesItsOwnRightsDoesNot) {
 
 TEST_F(store_process_of_nobody, ASocketThatCannotBePutThereIsNamed) {
   const std::string stale = folder_ + "/stale";
-  const int one = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  stale.copy(address.sun_path, sizeof address.sun_path - 1);
-  ASSERT_EQ(bind(one, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  const int one = bound_socket(stale, SOCK_STREAM);
+  ASSERT_GE(one, 0);
   close(one);
   std::filesystem::permissions(folder_, std::filesystem::perms(0555));
   start_as_nobody({"--socket", stale});
