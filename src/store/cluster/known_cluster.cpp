@@ -12,6 +12,7 @@
 #include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "base/whole_file.hpp"
+#include "store/engine/path_failure.hpp"
 
 namespace pl::store_cluster {
 namespace {
@@ -38,11 +39,10 @@ std::string known_cluster_file(const std::string& folder) { return folder + "/cl
 
 result<std::optional<known_cluster>> read_known_cluster(const std::string& folder) {
   const std::string file = known_cluster_file(folder);
-  if (status regular = need_regular_file(file); !regular)
-    return failure{regular.code(), format("store: %s: %s", file.c_str(), regular.error().message.c_str())};
+  if (status regular = need_regular_file(file); !regular) return store::path_failure(file, regular.error());
   const auto text = read_whole_file(file);
   if (text.code() == ENOENT) return std::optional<known_cluster>();
-  if (!text) return failure{text.code(), format("store: %s: %s", file.c_str(), text.error().message.c_str())};
+  if (!text) return store::path_failure(file, text.error());
   const auto read = nlohmann::json::parse(*text, nullptr, false);
   const bool is_good = read.is_object() && read.value("id", nlohmann::json()).is_number_unsigned() &&
                        read.value("epoch", nlohmann::json()).is_number_unsigned() &&
@@ -58,8 +58,7 @@ result<std::optional<known_cluster>> read_known_cluster(const std::string& folde
 
 status write_known_cluster(const std::string& folder, const known_cluster& now) {
   const std::string file = known_cluster_file(folder), next = file + ".next";
-  if (status regular = need_regular_file(next); !regular)
-    return failure{regular.code(), format("store: %s: %s", next.c_str(), regular.error().message.c_str())};
+  if (status regular = need_regular_file(next); !regular) return store::path_failure(next, regular.error());
   {
     std::ofstream output(next, std::ios::binary | std::ios::trunc);
     output << nlohmann::json{{"id", now.id}, {"epoch", now.epoch}, {"revision", now.revision}}.dump() << "\n" << std::flush;

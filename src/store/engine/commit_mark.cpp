@@ -12,6 +12,7 @@
 #include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "store/engine/bytes.hpp"
+#include "store/engine/path_failure.hpp"
 #include "store/engine/sparse_file.hpp"
 
 namespace pl::store {
@@ -45,7 +46,7 @@ result<file_seal> seal_of(const std::string& folder, const std::string& name) {
   static constexpr char kZeros[4096] = {};
   const std::string path = folder + "/" + name;
   const auto opened = open_regular_file(path, O_RDONLY);
-  if (!opened) return failure{opened.code(), "store: " + path + ": " + opened.error().message};
+  if (!opened) return path_failure(path, opened.error());
   const int file = *opened;
   stop_readahead(file);
   file_seal seal{name};

@@ -24,6 +24,7 @@
 #include "os/blocked_signals.hpp"
 #include "store/engine/bytes.hpp"
 #include "store/engine/engine_impl.hpp"
+#include "store/engine/path_failure.hpp"
 #include "store/engine/record.hpp"
 
 namespace pl::store {
@@ -94,7 +95,7 @@ status engine::impl::lock_folder() {
   const auto opened = open_regular_file(path, options.read_only ? O_RDONLY : O_RDWR | O_CREAT);
   // A copy of a store has no lock file, and nobody writes to it.
   if (options.read_only && opened.code() == ENOENT) return {};
-  if (!opened) return failure{opened.code(), "store: " + path + ": " + opened.error().message};
+  if (!opened) return path_failure(path, opened.error());
   lock_fd = *opened;
   if (::flock(lock_fd, (options.read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0)
     return failure{errno == EWOULDBLOCK ? EBUSY : errno, "store: " + options.directory + ": another process has it open"};

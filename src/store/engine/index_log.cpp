@@ -13,6 +13,7 @@
 #include "base/text.hpp"
 #include "base/whole_file.hpp"
 #include "store/engine/bytes.hpp"
+#include "store/engine/path_failure.hpp"
 
 namespace pl::store {
 namespace {
@@ -306,7 +307,7 @@ result<log_findings> scan_logs(const log_scan& scan) {
   for (const auto& [number, name] : logs) {
     const std::string path = folder + "/" + name;
     const auto bytes = read_whole_file(path);
-    if (!bytes) return failure{bytes.code(), "store: " + path + ": " + bytes.error().message};
+    if (!bytes) return path_failure(path, bytes.error());
     log_reader(name, *bytes, scan.before, found, visit).read();
   }
   found.last_sequence = std::max(found.last_sequence, scan.before.value_or(0));

@@ -15,6 +15,7 @@
 #include "base/text.hpp"
 #include "base/whole_file.hpp"
 #include "store/engine/index_log.hpp"
+#include "store/engine/path_failure.hpp"
 #include "store/engine/record.hpp"
 #include "store/engine/recovery.hpp"
 
@@ -84,7 +85,7 @@ failure file_failure(const std::string& path) { return failure{errno, "store: " 
 
 status write_durably(const std::string& path, std::string_view bytes) {
   const auto opened = open_regular_file(path, O_WRONLY | O_CREAT | O_TRUNC);
-  if (!opened) return failure{opened.code(), "store: " + path + ": " + opened.error().message};
+  if (!opened) return path_failure(path, opened.error());
   const int file = *opened;
   status done;
   while (!bytes.empty() && done) {

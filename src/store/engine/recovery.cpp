@@ -13,6 +13,7 @@
 #include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "store/engine/bytes.hpp"
+#include "store/engine/path_failure.hpp"
 
 namespace pl::store {
 namespace {
@@ -88,7 +89,7 @@ status need_regular_files(const std::string& index_folder) {
   for (const auto& file : std::filesystem::directory_iterator(index_folder, error)) {
     const std::string path = file.path().string();
     if (status regular = need_regular_file(path); !regular && regular.code() != EISDIR)
-      return failure{regular.code(), "store: " + path + ": " + regular.error().message};
+      return path_failure(path, regular.error());
   }
   return {};
 }
@@ -168,8 +169,7 @@ status write_manifest_copy(const std::string& index_folder, const std::string& p
   append_text(text, *name);
   append_text(text, *bytes);
   append_number(text, arch::crc32c(text.data(), text.size()));
-  if (status regular = need_regular_file(path); !regular)
-    return failure{regular.code(), "store: " + path + ": " + regular.error().message};
+  if (status regular = need_regular_file(path); !regular) return path_failure(path, regular.error());
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out << text << std::flush;
   return out ? status() : status(failure{EIO, "store: " + path + ": it cannot be written"});

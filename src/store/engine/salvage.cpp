@@ -18,6 +18,7 @@
 #include "base/whole_file.hpp"
 #include "store/engine/commit_mark.hpp"
 #include "store/engine/index_log.hpp"
+#include "store/engine/path_failure.hpp"
 #include "store/engine/recovery.hpp"
 
 namespace pl::store {
@@ -151,8 +152,7 @@ status salvage::repair_logs() {
     const std::string copy = view_->path() + "/" + name;
     const std::string bytes = readable_parts(copy);
     fs::remove(copy, error);  // a link
-    if (status written = write_whole_file(copy, bytes); !written)
-      return failure{written.code(), "store: " + copy + ": " + written.error().message};
+    if (status written = write_whole_file(copy, bytes); !written) return path_failure(copy, written.error());
   }
   index_folder_ = view_->path();
   return {};

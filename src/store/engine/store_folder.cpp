@@ -23,6 +23,7 @@
 #include "store/engine/bytes.hpp"
 #include "store/engine/commit_mark.hpp"
 #include "store/engine/engine.hpp"
+#include "store/engine/path_failure.hpp"
 #include "store/engine/salvage.hpp"
 #include "store/engine/sparse_file.hpp"
 #include "store/engine/value_stream.hpp"
@@ -52,7 +53,7 @@ class folder_lock {
   static result<folder_lock> take(const std::string& folder) {
     const auto file = open_regular_file(folder + "/lock", O_RDONLY);
     if (file.code() == ENOENT) return folder_lock(-1);
-    if (!file) return failure{file.code(), "store: " + folder + "/lock: " + file.error().message};
+    if (!file) return path_failure(folder + "/lock", file.error());
     if (::flock(*file, LOCK_SH | LOCK_NB) == 0) return folder_lock(*file);
     const int error = errno;
     ::close(*file);
@@ -472,10 +473,10 @@ result<folder_report> backup_folder(const std::string& folder, const std::string
 result<folder_report> restore_folder(const std::string& backup, const std::string& target, disk* files) {
   if (status whole = need_finished(backup); !whole) return std::move(whole).error();
   if (status regular = need_regular_file(backup + "/" + kListName); !regular)
-    return failure{regular.code(), "store: " + backup + "/" + kListName + ": " + regular.error().message};
+    return path_failure(backup + "/" + kListName, regular.error());
   const auto said = read_whole_file(backup + "/" + kListName);
   if (said.code() == ENOENT) return failure{ENOENT, "store: " + backup + " is not a backup: it has no " + kListName};
-  if (!said) return failure{said.code(), "store: " + backup + "/" + kListName + ": " + said.error().message};
+  if (!said) return path_failure(backup + "/" + kListName, said.error());
   const auto now = list_of(backup);
   if (!now) return now.error();
   if (*said != *now + format("%08x\n", arch::crc32c(now->data(), now->size())))
