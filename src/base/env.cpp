@@ -52,7 +52,9 @@ constexpr std::array kVariables = {
     env_variable{"PEERLANE_COPY_PEER_ACCESS", env_type::boolean, "", "1", "",
                  "0: do not enable CUDA's peer access for copies between two GPUs; they then go through host memory"},
     env_variable{"PEERLANE_COPY_THREADS", env_type::integer, "threads", "0", "",
-                 "CPU threads for one copy, including the caller; 0: 8, or half the CPUs if that is less"},
+                 "CPU threads for one copy, including the caller; 0: 8, or half the CPUs if that is less; for messages and "
+                 "windows at "
+                 "most 4, and 0: the rank's share of the CPUs, at most 4"},
     env_variable{"PEERLANE_GDRAPI_PLANNER", env_type::boolean, "", "0", "",
                  "1: gdr_copy_to_mapping and gdr_copy_from_mapping use the copy planner from 4 KiB on"},
     env_variable{
@@ -106,7 +108,7 @@ constexpr std::array kVariables = {
     env_variable{"PEERLANE_LINK_IPC_THRESHOLD", env_type::size_bytes, "bytes", "0", "",
                  "smallest message by CUDA IPC between processes of a node; 0: chosen by the two memories"},
     env_variable{"PEERLANE_LINK_CHUNK", env_type::size_bytes, "bytes", "0", "",
-                 "chunk size of the rings of pinned memory; 0: 256K"},
+                 "chunk size of the rings of pinned memory; 0: 1M on one node, 256K between nodes"},
     env_variable{"PEERLANE_LINK_UNEXPECTED", env_type::size_bytes, "bytes", "0", "",
                  "bytes that one peer may send without a posted receive, after which its sends wait; at least 128K; 0: 4M"},
     env_variable{"PEERLANE_COLLECTIVES_TABLE", env_type::text, "", "", "",

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <thread>
 
 #include "arch/copy_dispatch.hpp"
 #include "base/text.hpp"
@@ -186,18 +185,9 @@ status gpu_windows::wait(route& way, const copy::gpu_queues::ticket& begun, std:
   return channel_failure(done.error());
 }
 
-// This rank's share of the CPUs, which the other ranks of the node use as well.
-unsigned gpu_windows::threads_of_rank() const {
-  const auto is_here = [&](const peer_state& each) {
-    return each.rank == context_.rank || (each.is_same_node && !each.is_dead);
-  };
-  const auto ranks = std::count_if(context_.peers.begin(), context_.peers.end(), is_here);
-  return std::max(std::thread::hardware_concurrency() / static_cast<unsigned>(std::max<std::ptrdiff_t>(ranks, 1)), 1u);
-}
-
 status gpu_windows::move_by_ring(route& way, const span& remote, std::byte* own_bytes, bool is_put) {
   if (way.ring == nullptr) {
-    auto made = copy::queue_ring::open(way.queues, threads_of_rank());
+    auto made = copy::queue_ring::open(way.queues, context_.copy_threads());
     if (!made) return made.error();
     way.ring = *std::move(made);
   }

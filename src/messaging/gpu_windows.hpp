@@ -81,7 +81,6 @@ class gpu_windows {
   result<std::uint64_t> move_some(route& way, const span& remote, const memory& local, std::uint64_t done, bool is_put);
   result<std::uint64_t> copy_bound(route& way, const span& remote, const copy::channel_memory::piece& local, bool is_put,
                                    bool is_on_device);
-  unsigned threads_of_rank() const;
   // Pageable host memory, by several threads.
   status move_by_ring(route& way, const span& remote, std::byte* own_bytes, bool is_put);
   status send_staged(route& way, const span& remote, const std::byte* source);

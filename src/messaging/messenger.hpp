@@ -205,10 +205,13 @@ struct messenger_options {
   std::size_t gdr_receive_limit = 0;  // device memory is written with CPU stores up to this size
   std::size_t ipc_threshold = 0;      // device to device on one node: CUDA IPC from this size up
   std::size_t chunk_bytes = 0;        // chunk size of the rings of pinned memory
-  std::size_t unexpected_bytes = 0;   // limit of one peer's unexpected messages; beyond it, the peer's sends wait
-  std::string rails;                  // UCX's net devices, "mlx5_0:1,mlx5_1:1"; empty: all
-  bool fixed_rail = false;            // each process uses one of `rails`, by its rank on the node
-  std::size_t stripe_threshold = 0;   // messages are spread over rails from this size up
+  // Threads that copy pageable memory on its way to or from a GPU, the caller included; at most 4. 0: this rank's share of
+  // the CPUs.
+  unsigned copy_threads = 0;
+  std::size_t unexpected_bytes = 0;  // limit of one peer's unexpected messages; beyond it, the peer's sends wait
+  std::string rails;                 // UCX's net devices, "mlx5_0:1,mlx5_1:1"; empty: all
+  bool fixed_rail = false;           // each process uses one of `rails`, by its rank on the node
+  std::size_t stripe_threshold = 0;  // messages are spread over rails from this size up
   // Failover among several `rails`, without the RDMA transfers of UCX. automatic: if none of them is an RDMA adapter.
   enum class rail_failover_t { automatic, never, always } rail_failover = rail_failover_t::automatic;
   std::chrono::milliseconds peer_timeout{0};  // silence of a host after which it counts as dead

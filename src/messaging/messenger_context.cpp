@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <thread>
 
 #include "base/text.hpp"
+#include "copy/queue_ring.hpp"
 #include "messaging/transfer.hpp"
 #include "os/fork_guard.hpp"
 
@@ -51,6 +53,15 @@ touch messenger_context::touch_of(const memory& range) {
   if (!range.is_device) return touch::any;
   gpu_use.note_use(range.device.device_ordinal);
   return gpu_use.is_shared(range.device.device_ordinal) ? touch::cpu_only : touch::any;
+}
+
+unsigned messenger_context::copy_threads() const {
+  constexpr unsigned kMax = copy::queue_ring::kMaxThreads;
+  if (options.copy_threads != 0) return std::min(options.copy_threads, kMax);
+  const auto is_here = [&](const peer_state& each) { return each.rank == rank || (each.is_same_node && !each.is_dead); };
+  const auto ranks = static_cast<unsigned>(std::count_if(peers.begin(), peers.end(), is_here));
+  static const unsigned cpus = std::thread::hardware_concurrency();  // system calls, which this must not cost for each message
+  return std::clamp(cpus / ranks, 1u, kMax);
 }
 
 void messenger_context::end(operation& op, int code, std::string message) {

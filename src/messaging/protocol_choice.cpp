@@ -52,6 +52,7 @@ messenger_options messenger_options::from_environment() {
   out.gdr_receive_limit = size_from({"PEERLANE_LINK_GDR_RECEIVE_LIMIT"});
   out.ipc_threshold = size_from({"PEERLANE_LINK_IPC_THRESHOLD", "MV2_CUDA_IPC_THRESHOLD"});
   out.chunk_bytes = size_from({"PEERLANE_LINK_CHUNK", "MV2_CUDA_BLOCK_SIZE"});
+  out.copy_threads = static_cast<unsigned>(env_read("PEERLANE_COPY_THREADS").integer);
   out.unexpected_bytes = size_from({"PEERLANE_LINK_UNEXPECTED"});
   out.rails = first_set({"PEERLANE_LINK_RAILS"}).text;
   out.fixed_rail = env_read("PEERLANE_LINK_FIXED_RAIL").integer != 0;
@@ -120,9 +121,13 @@ std::string messenger::plan(int rank) const {
     }
     const std::size_t ipc_from = std::max(*target == 'd' ? limits.ipc_from : limits.ipc_to_host_from,
                                           core.context_.gpu_use.is_any_shared() ? limits.shared_gpu_cpu_limit : 0);
-    if (ipc_from > device) out += line("device", target, up_to(ipc_from).c_str(), by_ring.c_str());
+    const bool is_pageable_by_ring = *target == 'h' && core.rendezvous_.takes_ring_to_pageable();
+    if (is_pageable_by_ring) out += line("device", target, beyond(device).c_str(), by_ring.c_str());
+    else if (ipc_from > device) out += line("device", target, up_to(ipc_from).c_str(), by_ring.c_str());
     out += line("device", target, beyond(std::max(ipc_from, device)).c_str(),
-                *target == 'd' ? "CUDA IPC, polled completion" : "CUDA IPC, the copy planner");
+                *target == 'd'        ? "CUDA IPC, polled completion"
+                : is_pageable_by_ring ? "if the receiver's memory is pinned: CUDA IPC, the copy planner"
+                                      : "CUDA IPC, the copy planner");
   }
   if (is_near && !core.rendezvous_.dma_refusal().empty())
     out += "messages between GPUs: not by DMA channel: " + core.rendezvous_.dma_refusal() + "\n";

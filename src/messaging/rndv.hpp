@@ -56,6 +56,8 @@ class rendezvous {
   void on_check(const peer_state& source, const frame& head);
   // Why the last message between GPUs of the node did not use DMA channels; empty: none was refused.
   const std::string& dma_refusal() const { return dma_.refusal(); }
+  // Whether messages from GPU memory to pageable memory of this node go through the ring.
+  bool takes_ring_to_pageable() const { return cuda_ipc_.takes_ring_to_pageable(); }
   // Whether the receiver may read this peer's host memory; for diagnostics.
   bool may_read(int rank) const { return cma_.is_allowed(rank); }
 

@@ -29,7 +29,7 @@ struct thresholds {
   std::size_t ipc_to_host_from = 512 << 10;  // below, copies at both sides of a ring overlap; above, several threads copy
   std::size_t shared_gpu_cpu_limit = 192 << 10;  // up to here a CPU copy costs less than a context switch of the GPU
   std::size_t store_limit = 0;                   // the CPU stores received device data up to here; 0: the planner decides
-  std::size_t ring_chunk_bytes = 256 << 10;
+  std::size_t ring_chunk_bytes = 1 << 20;
   std::size_t network_chunk_bytes = 256 << 10;
   std::size_t unexpected_bytes = 4u << 20;
   std::string origin = "built in";

@@ -146,31 +146,67 @@ TEST(bulk, host_memory_for_a_gpu_goes_through_the_ring) {
 TEST(bulk, several_threads_fill_chunks_for_the_gpu) {
   auto options = test_options();
   options.chunk_bytes = 128 << 10;
-  EXPECT_EQ(run_job(
-                2, gpus::one_each, options,
-                [](const rank_context& ctx) {
-                  if (const int line = send_to_device(ctx, std::vector<std::size_t>(12, 250001))) return line;
-                  constexpr std::size_t kBytes = 240000;
-                  piece data(ctx.rank == 1, kBytes);
-                  if (ctx.rank == 0) data.set(test::random_bytes(kBytes, 3));
-                  auto exposed = ctx.messenger->expose(data.all());
-                  CHECK_OK(exposed);
-                  window::key_t key = exposed->key();
-                  key.rank = 1;
-                  CHECK_OK(ctx.messenger->barrier(kTimeout));
-                  if (ctx.rank == 0) {
-                    auto put = ctx.messenger->put(key, 1000, data.part(1000, kBytes - 1000));
-                    CHECK_OK(put.wait(kTimeout));
-                    CHECK_OK(ctx.messenger->send(1, data.part(0, 200000), 1, kTimeout));
-                  } else {
-                    const auto cut = ctx.messenger->recv(0, data.part(0, 100000), 1, kWholeTag, kTimeout);
-                    CHECK(cut.code() == EMSGSIZE);
-                    CHECK(data.get(kBytes) == test::random_bytes(kBytes, 3));
-                  }
-                  return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
-                },
-                -1, [](int) { return setenv("PEERLANE_COPY_THREADS", "4", 1) == 0; }),
+  options.copy_threads = 4;
+  EXPECT_EQ(run_job(2, gpus::one_each, options,
+                    [](const rank_context& ctx) {
+                      if (const int line = send_to_device(ctx, std::vector<std::size_t>(12, 250001))) return line;
+                      constexpr std::size_t kBytes = 240000;
+                      piece data(ctx.rank == 1, kBytes);
+                      if (ctx.rank == 0) data.set(test::random_bytes(kBytes, 3));
+                      auto exposed = ctx.messenger->expose(data.all());
+                      CHECK_OK(exposed);
+                      window::key_t key = exposed->key();
+                      key.rank = 1;
+                      CHECK_OK(ctx.messenger->barrier(kTimeout));
+                      if (ctx.rank == 0) {
+                        auto put = ctx.messenger->put(key, 1000, data.part(1000, kBytes - 1000));
+                        CHECK_OK(put.wait(kTimeout));
+                        CHECK_OK(ctx.messenger->send(1, data.part(0, 200000), 1, kTimeout));
+                      } else {
+                        const auto cut = ctx.messenger->recv(0, data.part(0, 100000), 1, kWholeTag, kTimeout);
+                        CHECK(cut.code() == EMSGSIZE);
+                        CHECK(data.get(kBytes) == test::random_bytes(kBytes, 3));
+                      }
+                      return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
+                    }),
             0);
+}
+
+// From GPU memory: pageable memory of the receiver by the ring if several threads empty it, pinned memory and one thread by
+// CUDA IPC.
+TEST(bulk, pageable_memory_takes_the_ring_if_threads_may_empty_it) {
+  for (const unsigned threads : {1u, 4u})
+    for (const bool is_pinned : {false, true}) {
+      auto options = test_options();
+      options.copy_threads = threads;
+      const bool by_ring = threads > 1 && !is_pinned;
+      EXPECT_EQ(run_job(2, gpus::one_each, options,
+                        [&](const rank_context& ctx) {
+                          const auto& cuda = test::simulated_cuda();
+                          std::vector<std::size_t> sizes(6, (3u << 20) + 5);
+                          sizes.push_back(600001);
+                          piece data(ctx.rank == 0, sizes[0]);
+                          if (ctx.rank == 1 && is_pinned)
+                            CHECK(cuda.cuMemHostRegister_v2(copy::host_pointer(data.address()), sizes[0], 0) ==
+                                  cu::error_code::success);
+                          for (const auto bytes : sizes) {
+                            if (ctx.rank == 0) {
+                              data.set(test::random_bytes(bytes, bytes));
+                              CHECK_OK(ctx.messenger->send(1, data.part(0, bytes), 1, kTimeout));
+                            } else {
+                              CHECK_OK(ctx.messenger->recv(0, data.part(0, bytes), 1, kWholeTag, kTimeout));
+                              CHECK(data.get(bytes) == test::random_bytes(bytes, bytes));
+                            }
+                          }
+                          const auto counts = ctx.messenger->counts();
+                          CHECK(counts.shared_ring == (ctx.rank == 0 && by_ring ? sizes.size() : 0));
+                          CHECK(counts.ipc == (ctx.rank == 1 && !by_ring ? sizes.size() : 0));
+                          if (ctx.rank == 1 && is_pinned) cuda.cuMemHostUnregister(copy::host_pointer(data.address()));
+                          return 0;
+                        }),
+                0)
+          << threads << " threads, pinned: " << is_pinned;
+    }
 }
 
 class refused : public testing::TestWithParam<int> {};

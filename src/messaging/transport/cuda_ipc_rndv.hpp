@@ -36,9 +36,12 @@ class cuda_ipc_rndv final : public transport {
   void advance() override;
   bool abort(operation& op, const abort_reason& reason) override;
   void forget(int rank) override { cache_.forget(rank); }
+  // Whether messages from GPU memory to pageable memory go through the ring.
+  bool takes_ring_to_pageable() const;
 
  private:
   bool suits(const operation& receive, const rts_body& rts) const;
+  bool is_better_by_ring(const operation& receive) const;
   int device_for_host() const;
   bool begin_by_planner(operation& receive);
   void submit_copies();

@@ -14,18 +14,18 @@ namespace pl::messaging {
 namespace {
 
 constexpr std::size_t kShareBytes = 32 << 10;  // of a chunk, for one thread: some 2 us
-constexpr unsigned kMaxFillers = 4;            // threads, the caller included
 
 // The two sides overlap only on different chunks, and a GPU copy costs some microseconds at any size: so short messages
 // to a GPU use chunks that its CPU stores. When other messages wait, their chunks overlap with this one's, and few large
 // chunks cost least.
 std::uint64_t chunk_of(const operation& op, const shm_ring& ring, bool is_alone) {
-  constexpr std::uint64_t kByCpu = 16 << 10, kByGpu = 64 << 10;
+  constexpr std::uint64_t kByCpu = 16 << 10, kMaxByCpu = 256 << 10, kByGpu = 64 << 10;
   const auto& state = *op.transfer;
-  const bool is_for_device = slice_of<shm_ring_transfer>(op).is_for_device;
-  const bool by_gpu = op.range.is_device || (is_for_device && state.wanted > kByGpu);
-  if (!by_gpu || state.access == touch::cpu_only) return std::min(ring.chunk_bytes(), std::max(kByCpu, state.wanted / 4));
-  return is_alone ? std::min(ring.chunk_bytes(), std::max(kByGpu, state.wanted / 4)) : ring.chunk_bytes();
+  const bool is_for_gpu = slice_of<shm_ring_transfer>(op).is_other_side_device && state.wanted > kByGpu;
+  const bool is_by_gpu = state.access != touch::cpu_only && (op.range.is_device || is_for_gpu);
+  const auto quarter = state.wanted / 4;
+  if (!is_by_gpu) return std::min(ring.chunk_bytes(), std::clamp(quarter, kByCpu, kMaxByCpu));
+  return is_alone ? std::min(ring.chunk_bytes(), std::max(kByGpu, quarter)) : ring.chunk_bytes();
 }
 
 }  // namespace
@@ -67,7 +67,7 @@ void shm_ring_rndv::watch_peer(int rank) {
 bool shm_ring_rndv::start_receive(operation& receive, const rts_body& rts) {
   auto& end_in = rings(receive.peer).inbound;
   if (rts.has_ring && open_inbound(end_in, rts.ring)) {
-    receive.transfer->slice.emplace<shm_ring_transfer>();
+    receive.transfer->slice.emplace<shm_ring_transfer>().is_other_side_device = rts.is_device;
     watch_peer(receive.peer);
     ++end_in.expected;
     rendezvous_.send_rtr(
@@ -84,7 +84,7 @@ bool shm_ring_rndv::start_receive(operation& receive, const rts_body& rts) {
 bool shm_ring_rndv::start_send(operation& send, const rtr_body& request) {
   ++context_.counts.shared_ring;
   g_live_shared_ring.add(request.bytes);
-  send.transfer->slice.emplace<shm_ring_transfer>().is_for_device = request.receiver_is_device;
+  send.transfer->slice.emplace<shm_ring_transfer>().is_other_side_device = request.receiver_is_device;
   rings(send.peer).fill_queue.push_back(&send);
   watch_peer(send.peer);
   return true;
@@ -168,7 +168,7 @@ status shm_ring_rndv::begin_filling(operation& op, shm_ring& ring, std::uint64_t
   auto& state = *op.transfer;
   copy.is_pending = false;
   if (state.code != 0) return failure{state.code, state.message};  // the remaining chunks carry no bytes
-  if (!op.range.is_device && slice_of<shm_ring_transfer>(op).is_for_device && bytes > kShareBytes) {
+  if (is_shared_by_threads(op, bytes, kShareBytes)) {
     fill_by_threads(ring.chunk(number), copy::host_pointer(op.range.address + state.started), bytes);
     return {};
   }
@@ -177,21 +177,35 @@ status shm_ring_rndv::begin_filling(operation& op, shm_ring& ring, std::uint64_t
   return copy.begin(context_, op.range, state.started, ring.chunk(number), bytes, chunk_direction::to_chunk, state.access);
 }
 
-// Several threads, because a copy engine empties a chunk faster than one thread fills it. Non-temporal stores, so that
-// the chunk is not read first and the copy engine need not fetch it from a CPU cache (two H200, 4 MiB in windows: 9.4 GB/s
-// by one thread through the caches, 14 by two and 27 by four past them).
-void shm_ring_rndv::fill_by_threads(void* chunk, const void* source, std::size_t bytes) {
-  if (fillers_ == nullptr) {
-    const auto& buffers = context_.buffers;
-    const unsigned most = buffers.has_gpu() ? buffers.planner()->threads() : 2;
-    fillers_ = std::make_unique<copy::worker_pool>(copy::worker_pool::options{
-        .helpers = std::min(most, kMaxFillers) - 1,
-        .cpus = buffers.has_gpu() ? copy::cpus_near_device(*context_.cuda, 0) : std::vector<int>()});
-  }
-  fillers_->run(kMaxFillers, (bytes + kShareBytes - 1) / kShareBytes, [&](std::size_t share) {
+// Several threads, because a copy engine fills or empties a chunk faster than one thread does. Up to `alone` bytes it costs
+// more to call the threads.
+bool shm_ring_rndv::is_shared_by_threads(const operation& op, std::uint64_t bytes, std::size_t alone) {
+  return !op.range.is_device && slice_of<shm_ring_transfer>(op).is_other_side_device && bytes > alone;
+}
+
+template <class Copy>
+void shm_ring_rndv::copy_by_threads(std::size_t bytes, Copy&& copy_share) {
+  if (threads_ == nullptr)
+    threads_ = std::make_unique<copy::worker_pool>(copy::worker_pool::options{
+        .helpers = context_.copy_threads() - 1,
+        .cpus = context_.buffers.has_gpu() ? copy::cpus_near_device(*context_.cuda, 0) : std::vector<int>()});
+  threads_->run(context_.copy_threads(), (bytes + kShareBytes - 1) / kShareBytes, [&](std::size_t share) {
     const std::size_t begin = share * kShareBytes;
-    arch::copy_to(arch::mapping_type::wc, static_cast<char*>(chunk) + begin, static_cast<const char*>(source) + begin,
-                  std::min(kShareBytes, bytes - begin));
+    copy_share(begin, std::min(kShareBytes, bytes - begin));
+  });
+}
+
+// Non-temporal stores, so that the chunk is not read first and the copy engine need not fetch it from a CPU cache (two H200,
+// 4 MiB in windows: 9.4 GB/s by one thread through the caches, 14 by two and 27 by four past them).
+void shm_ring_rndv::fill_by_threads(std::byte* chunk, const void* source, std::uint64_t bytes) {
+  copy_by_threads(bytes, [&](std::size_t begin, std::size_t size) {
+    arch::copy_to(arch::mapping_type::wc, chunk + begin, static_cast<const std::byte*>(source) + begin, size);
+  });
+}
+
+void shm_ring_rndv::empty_by_threads(void* destination, const std::byte* chunk, std::uint64_t bytes) {
+  copy_by_threads(bytes, [&](std::size_t begin, std::size_t size) {
+    arch::copy_to(arch::mapping_type::wc, static_cast<std::byte*>(destination) + begin, chunk + begin, size);
   });
 }
 
@@ -242,6 +256,10 @@ int shm_ring_rndv::begin_emptying(int source_rank, const shm_ring::label& label,
   if (label.bytes > ring.chunk_bytes() || label.offset > state.wanted || label.bytes > state.wanted - label.offset)
     return EPROTO;
   if (state.code != 0) return state.code;
+  if (is_shared_by_threads(*receive, label.bytes, 2 * kShareBytes)) {
+    empty_by_threads(copy::host_pointer(receive->range.address + label.offset), ring.chunk(number), label.bytes);
+    return 0;
+  }
   if (receive->range.is_device && state.access == touch::any) ring.pin(*context_.buffers.planner(), state.device_ordinal);
   const auto begun = copy.begin(context_, receive->range, label.offset, ring.chunk(number), label.bytes,
                                 chunk_direction::from_chunk, state.access);

@@ -3,8 +3,8 @@
 // earlier ones, with up to a ring of chunks in progress. Each chunk is labelled with its operation, so consecutive transfers
 // between two processes leave no gap. This is the fallback on a node, because it works for every pair of memories.
 //
-// Owns: the rings to and from each peer, and the threads that fill them from host memory.
-// Threads: as transport.hpp; the fill threads only copy, during a call.
+// Owns: the rings to and from each peer, and the threads that copy between them and host memory.
+// Threads: as transport.hpp; those threads only copy, during a call.
 // Errors: ECONNRESET: the owner of the ring has ended; EPROTO: an invalid label; ECANCELED; errors of the copies.
 #pragma once
 
@@ -24,7 +24,7 @@ struct peer_state;
 
 // This transport's part of the state of a transfer (transfer.hpp).
 struct shm_ring_transfer {
-  bool is_for_device = false;  // sender: the receiver empties the chunks with GPU copies
+  bool is_other_side_device = false;  // the other side fills or empties the chunks with GPU copies
 };
 
 // One end of a ring, with the copies into or out of its chunks. The copies end in order.
@@ -70,7 +70,12 @@ class shm_ring_rndv final : public transport {
   void note_step(int rank);
   bool publish_filled(ring_pair& destination);
   status begin_filling(operation& op, shm_ring& ring, std::uint64_t number, std::uint64_t bytes, chunk_copy& copy);
-  void fill_by_threads(void* chunk, const void* source, std::size_t bytes);
+  static bool is_shared_by_threads(const operation& op, std::uint64_t bytes, std::size_t alone);
+  // copy_share(offset, bytes) is called for each share of `bytes`, by several threads at a time.
+  template <class Copy>
+  void copy_by_threads(std::size_t bytes, Copy&& copy_share);
+  void fill_by_threads(std::byte* chunk, const void* source, std::uint64_t bytes);
+  void empty_by_threads(void* destination, const std::byte* chunk, std::uint64_t bytes);
   void chunk_filled(std::uint64_t sender, const shm_ring::label& label, const status& done);
   bool empty_ring(int source_rank);
   int begin_emptying(int source_rank, const shm_ring::label& label, shm_ring& ring, std::uint64_t number, chunk_copy& copy);
@@ -78,7 +83,7 @@ class shm_ring_rndv final : public transport {
 
   std::vector<ring_pair> rings_;                // by rank
   std::vector<int> busy_peers_;                 // ranks with data in progress
-  std::unique_ptr<copy::worker_pool> fillers_;  // created for the first chunk that several threads fill
+  std::unique_ptr<copy::worker_pool> threads_;  // created for the first chunk that several threads copy
 };
 
 }  // namespace pl::messaging
