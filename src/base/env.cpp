@@ -51,10 +51,10 @@ constexpr std::array kVariables = {
                  "longest time that the resident copy kernel stays on the GPU, 20..1000000"},
     env_variable{"PEERLANE_COPY_PEER_ACCESS", env_type::boolean, "", "1", "",
                  "0: do not enable CUDA's peer access for copies between two GPUs; they then go through host memory"},
-    env_variable{"PEERLANE_COPY_THREADS", env_type::integer, "threads", "0", "",
-                 "CPU threads for one copy, including the caller; 0: 8, or half the CPUs if that is less; for messages and "
-                 "windows at "
-                 "most 4, and 0: the rank's share of the CPUs, at most 4"},
+    env_variable{
+        "PEERLANE_COPY_THREADS", env_type::integer, "threads", "0", "",
+        "CPU threads for one copy, including the caller; 0: 8, or half the CPUs if that is less. Messages and windows "
+        "use at most 4; 0: the rank's share of the CPUs"},
     env_variable{"PEERLANE_GDRAPI_PLANNER", env_type::boolean, "", "0", "",
                  "1: gdr_copy_to_mapping and gdr_copy_from_mapping use the copy planner from 4 KiB on"},
     env_variable{

@@ -47,7 +47,7 @@ bool cuda_ipc_rndv::suits(const operation& receive, const rts_body& rts) const {
 }
 
 // Pageable host memory: several threads empty the ring faster than the planner copies from the sender's memory. One thread
-// does not (H200, windows of 4 MiB: 42 GB/s by four threads and 32 by two, 20 by IPC; 9 by one thread, 15 by IPC).
+// does not (H200, windows of 4 MiB: 36 GB/s by four threads and 30 by two, 21 by IPC; 9 by one thread, 11 by IPC).
 bool cuda_ipc_rndv::takes_ring_to_pageable() const {
   return context_.options.ipc_threshold == 0 && context_.copy_threads() > 1;
 }

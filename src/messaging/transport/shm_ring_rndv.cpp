@@ -2,6 +2,7 @@
 #include "messaging/transport/shm_ring_rndv.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "arch/copy_dispatch.hpp"
 #include "base/text.hpp"
@@ -203,9 +204,11 @@ void shm_ring_rndv::fill_by_threads(std::byte* chunk, const void* source, std::u
   });
 }
 
+// Through the caches: stores past them are faster, but then it takes the application longer to read the message
+// (docs/results/p2p, ring_threads_h200).
 void shm_ring_rndv::empty_by_threads(void* destination, const std::byte* chunk, std::uint64_t bytes) {
   copy_by_threads(bytes, [&](std::size_t begin, std::size_t size) {
-    arch::copy_to(arch::mapping_type::wc, static_cast<std::byte*>(destination) + begin, chunk + begin, size);
+    std::memcpy(static_cast<std::byte*>(destination) + begin, chunk + begin, size);
   });
 }
 
