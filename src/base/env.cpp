@@ -54,7 +54,7 @@ constexpr std::array kVariables = {
     env_variable{
         "PEERLANE_COPY_THREADS", env_type::integer, "threads", "0", "",
         "CPU threads for one copy, including the caller; 0: 8, or half the CPUs if that is less. Messages and windows "
-        "use at most 4; 0: the rank's share of the CPUs"},
+        "use at most 6; 0: the rank's share of the CPUs"},
     env_variable{"PEERLANE_GDRAPI_PLANNER", env_type::boolean, "", "0", "",
                  "1: gdr_copy_to_mapping and gdr_copy_from_mapping use the copy planner from 4 KiB on"},
     env_variable{

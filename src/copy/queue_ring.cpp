@@ -18,7 +18,7 @@
 namespace pl::copy {
 namespace {
 
-constexpr std::size_t kChunkBytes = 512u << 10, kChunks = 8, kBytes = kChunkBytes * kChunks;
+constexpr std::size_t kChunkBytes = 1u << 20, kChunks = 8, kBytes = kChunkBytes * kChunks;
 constexpr std::uint64_t kTimeoutNs = 10'000'000'000;
 
 // The engine of ring_job.hpp: chunks between the ring and device memory.
@@ -96,7 +96,7 @@ status queue_ring::run(gpu_queues::path way, std::uint64_t device_address, std::
                        is_read ? device_address : host_address, bytes};
   chunk_queue engine(*state_->queues, way, state_->memory, state_->bound.address());
   return ring::run(engine, state_->pool, state_->memory, std::span<ring::slot<chunk_queue>>(state_->slots), kChunkBytes,
-                   whole, state_->threads);
+                   whole, is_read ? state_->threads : std::min(state_->threads, kMaxFillers));
 }
 
 status queue_ring::to_device(std::uint64_t device_address, const void* source, std::size_t bytes) {

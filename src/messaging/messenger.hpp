@@ -205,7 +205,7 @@ struct messenger_options {
   std::size_t gdr_receive_limit = 0;  // device memory is written with CPU stores up to this size
   std::size_t ipc_threshold = 0;      // device to device on one node: CUDA IPC from this size up
   std::size_t chunk_bytes = 0;        // chunk size of the rings of pinned memory
-  // Threads that copy pageable memory on its way to or from a GPU, the caller included; at most 4. 0: this rank's share of
+  // Threads that copy pageable memory on its way to or from a GPU, the caller included; at most 6. 0: this rank's share of
   // the CPUs.
   unsigned copy_threads = 0;
   std::size_t unexpected_bytes = 0;  // limit of one peer's unexpected messages; beyond it, the peer's sends wait

@@ -82,7 +82,7 @@ struct messenger_context {
   // Why the peer cannot be used; empty: it can. EINVAL: no such rank. ECONNRESET: it is gone.
   std::optional<failure> refuses_peer(int peer_rank) const;
   touch touch_of(const memory& range);
-  // options.copy_threads, or this rank's share of the CPUs, which the other ranks of the node use as well; from 1 to 4.
+  // options.copy_threads, or this rank's share of the CPUs, which the other ranks of the node use as well; from 1 to 6.
   unsigned copy_threads() const;
 
   // Ends the operation; later calls have no effect. It returns to the pool if it was released.

@@ -7,6 +7,7 @@
 #include "arch/copy_dispatch.hpp"
 #include "base/text.hpp"
 #include "copy/calibration.hpp"
+#include "copy/queue_ring.hpp"
 #include "messaging/live_messages.hpp"
 #include "messaging/rndv.hpp"
 
@@ -22,7 +23,8 @@ constexpr std::size_t kShareBytes = 32 << 10;  // of a chunk, for one thread: so
 std::uint64_t chunk_of(const operation& op, const shm_ring& ring, bool is_alone) {
   constexpr std::uint64_t kByCpu = 16 << 10, kMaxByCpu = 256 << 10, kByGpu = 64 << 10;
   const auto& state = *op.transfer;
-  const bool is_for_gpu = slice_of<shm_ring_transfer>(op).is_other_side_device && state.wanted > kByGpu;
+  const bool is_long = is_alone ? state.wanted > kByGpu : state.wanted >= kByGpu;
+  const bool is_for_gpu = slice_of<shm_ring_transfer>(op).is_other_side_device && is_long;
   const bool is_by_gpu = state.access != touch::cpu_only && (op.range.is_device || is_for_gpu);
   const auto quarter = state.wanted / 4;
   if (!is_by_gpu) return std::min(ring.chunk_bytes(), std::clamp(quarter, kByCpu, kMaxByCpu));
@@ -185,12 +187,12 @@ bool shm_ring_rndv::is_shared_by_threads(const operation& op, std::uint64_t byte
 }
 
 template <class Copy>
-void shm_ring_rndv::copy_by_threads(std::size_t bytes, Copy&& copy_share) {
+void shm_ring_rndv::copy_by_threads(unsigned most, std::size_t bytes, Copy&& copy_share) {
   if (threads_ == nullptr)
     threads_ = std::make_unique<copy::worker_pool>(copy::worker_pool::options{
         .helpers = context_.copy_threads() - 1,
         .cpus = context_.buffers.has_gpu() ? copy::cpus_near_device(*context_.cuda, 0) : std::vector<int>()});
-  threads_->run(context_.copy_threads(), (bytes + kShareBytes - 1) / kShareBytes, [&](std::size_t share) {
+  threads_->run(most, (bytes + kShareBytes - 1) / kShareBytes, [&](std::size_t share) {
     const std::size_t begin = share * kShareBytes;
     copy_share(begin, std::min(kShareBytes, bytes - begin));
   });
@@ -199,7 +201,7 @@ void shm_ring_rndv::copy_by_threads(std::size_t bytes, Copy&& copy_share) {
 // Non-temporal stores, so that the chunk is not read first and the copy engine need not fetch it from a CPU cache (two H200,
 // 4 MiB in windows: 9.4 GB/s by one thread through the caches, 14 by two and 27 by four past them).
 void shm_ring_rndv::fill_by_threads(std::byte* chunk, const void* source, std::uint64_t bytes) {
-  copy_by_threads(bytes, [&](std::size_t begin, std::size_t size) {
+  copy_by_threads(copy::queue_ring::kMaxFillers, bytes, [&](std::size_t begin, std::size_t size) {
     arch::copy_to(arch::mapping_type::wc, chunk + begin, static_cast<const std::byte*>(source) + begin, size);
   });
 }
@@ -207,7 +209,7 @@ void shm_ring_rndv::fill_by_threads(std::byte* chunk, const void* source, std::u
 // Through the caches: stores past them are faster, but then it takes the application longer to read the message
 // (docs/results/p2p, ring_threads_h200).
 void shm_ring_rndv::empty_by_threads(void* destination, const std::byte* chunk, std::uint64_t bytes) {
-  copy_by_threads(bytes, [&](std::size_t begin, std::size_t size) {
+  copy_by_threads(copy::queue_ring::kMaxThreads, bytes, [&](std::size_t begin, std::size_t size) {
     std::memcpy(static_cast<std::byte*>(destination) + begin, chunk + begin, size);
   });
 }

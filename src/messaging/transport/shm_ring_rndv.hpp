@@ -71,9 +71,9 @@ class shm_ring_rndv final : public transport {
   bool publish_filled(ring_pair& destination);
   status begin_filling(operation& op, shm_ring& ring, std::uint64_t number, std::uint64_t bytes, chunk_copy& copy);
   static bool is_shared_by_threads(const operation& op, std::uint64_t bytes, std::size_t alone);
-  // copy_share(offset, bytes) is called for each share of `bytes`, by several threads at a time.
+  // copy_share(offset, bytes) is called for each share of `bytes`, by up to `most` threads at a time.
   template <class Copy>
-  void copy_by_threads(std::size_t bytes, Copy&& copy_share);
+  void copy_by_threads(unsigned most, std::size_t bytes, Copy&& copy_share);
   void fill_by_threads(std::byte* chunk, const void* source, std::uint64_t bytes);
   void empty_by_threads(void* destination, const std::byte* chunk, std::uint64_t bytes);
   void chunk_filled(std::uint64_t sender, const shm_ring::label& label, const status& done);
