@@ -16,4 +16,10 @@ struct memory_limit {
 // memory controller of version 1). A limit that cannot be read does not count. Tests name other files. Thread-safe.
 memory_limit usable_memory(const std::string& groups_file = "/proc/self/cgroup", const std::string& root = "/sys/fs/cgroup");
 
+// Bytes that this process may still allocate: the smallest of the kernel's estimate for the machine (MemAvailable) and what
+// is left in those groups, where the page cache counts as free. UINT64_MAX: nothing of it can be read. Thread-safe.
+std::uint64_t available_memory(const std::string& groups_file = "/proc/self/cgroup",
+                               const std::string& root = "/sys/fs/cgroup",
+                               const std::string& machine_file = "/proc/meminfo");
+
 }  // namespace pl

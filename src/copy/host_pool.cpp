@@ -18,6 +18,7 @@
 #include "base/clock.hpp"
 #include "base/deadline.hpp"
 #include "base/log.hpp"
+#include "base/memory_limit.hpp"
 #include "base/text.hpp"
 #include "os/blocked_signals.hpp"
 #include "os/fork_guard.hpp"
@@ -32,28 +33,6 @@ constexpr std::uint64_t kStepBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kReserveBytes = std::uint64_t{256} << 20;
 
 using unsigned_ll = unsigned long long;
-
-std::uint64_t number_in(const std::string& path) {
-  std::ifstream file(path);
-  std::uint64_t value = 0;
-  return file >> value ? value : UINT64_MAX;  // "max", or no such file
-}
-
-// For control groups of version 2: limit minus use, of this group and its ancestors.
-std::uint64_t left_in_group() {
-  std::ifstream file("/proc/self/cgroup");
-  std::uint64_t left = UINT64_MAX;
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("0::", 0) != 0) continue;
-    for (std::string path = line.substr(3);; path.erase(path.rfind('/'))) {
-      const std::string folder = "/sys/fs/cgroup" + path;
-      const std::uint64_t limit = number_in(folder + "/memory.max"), used = number_in(folder + "/memory.current");
-      if (limit != UINT64_MAX && used != UINT64_MAX) left = std::min(left, limit > used ? limit - used : 0);
-      if (path.rfind('/') == std::string::npos) break;
-    }
-  }
-  return left;
-}
 
 // Without writing, because the application may be using these pages.
 status make_pages(std::byte* begin, std::uint64_t size_bytes) {
@@ -86,15 +65,6 @@ bool prefer_node(void* memory, std::uint64_t size_bytes, int node) {
 
 }  // namespace
 
-std::uint64_t available_host_bytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  std::uint64_t value = 0, available = UINT64_MAX;
-  for (std::string rest; file >> name >> value; std::getline(file, rest))
-    if (name == "MemAvailable:") available = value * 1024;
-  return std::min(available, left_in_group());
-}
-
 int numa_node_of_gpu(const cu::driver_table& cuda, int device_ordinal, const std::string& sysfs_root) {
   char text[32] = {};
   cu::device_t device = 0;
@@ -112,7 +82,7 @@ host_pool::host_pool(const gpu_context& context, const options& wanted)
     : context_(context),
       size_bytes_(wanted.size_bytes),
       piece_bytes_(wanted.piece_bytes),
-      available_bytes_(wanted.available_bytes ? wanted.available_bytes : available_host_bytes),
+      available_bytes_(wanted.available_bytes ? wanted.available_bytes : [] { return available_memory(); }),
       pinned_(wanted.pinned),
       epoch_(claim_process_epoch()) {}
 

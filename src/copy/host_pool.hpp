@@ -77,8 +77,6 @@ class host_pool {
   std::thread thread_;
 };
 
-// How much this process may still use, by the kernel's estimate and the limit of its control group.
-std::uint64_t available_host_bytes();
 // -1 if the machine does not report it.
 int numa_node_of_gpu(const cu::driver_table& cuda, int device_ordinal, const std::string& sysfs_root = "/sys");
 

@@ -27,6 +27,7 @@ class memory_limit_test : public testing::Test {
     fs::create_directories(fs::path(root_ + name).parent_path());
     std::ofstream(root_ + name) << text << "\n";
   }
+  std::uint64_t available() const { return available_memory(root_ + "/self", root_ + "/cgroup", root_ + "/meminfo"); }
   memory_limit found() const { return usable_memory(root_ + "/self", root_ + "/cgroup"); }
   std::string root_;
 };
@@ -60,6 +61,33 @@ TEST_F(memory_limit_test, OfTheFirstVersionToo) {
   EXPECT_EQ(found().source, "the machine's memory");
   write("/cgroup/memory/memory.limit_in_bytes", "2097152");
   EXPECT_EQ(found().bytes, 2097152u);
+}
+
+TEST_F(memory_limit_test, WhatIsAvailableCountsThePageCacheAsFree) {
+  EXPECT_EQ(available(), UINT64_MAX);
+  write("/meminfo", "MemTotal: 100 kB\nMemAvailable:  64 kB\n");
+  EXPECT_EQ(available(), 65536u);
+  write("/self", "0::/a/b");
+  write("/cgroup/a/b/memory.max", "max");
+  write("/cgroup/a/b/memory.current", "30000");
+  write("/cgroup/a/memory.max", "50000");
+  write("/cgroup/a/memory.current", "45000");
+  EXPECT_EQ(available(), 5000u);
+  write("/cgroup/a/memory.stat", "anon 5000\nfile 40000\ninactive_file 30000\nactive_file 9000\n");
+  EXPECT_EQ(available(), 44000u);
+  write("/cgroup/a/memory.current", "60000");  // above a limit that was lowered
+  EXPECT_EQ(available(), 29000u);
+  write("/cgroup/a/memory.stat", "inactive_file 1\n");
+  EXPECT_EQ(available(), 0u);
+}
+
+TEST_F(memory_limit_test, WhatIsAvailableInTheFirstVersion) {
+  write("/meminfo", "MemAvailable: 640 kB\n");
+  write("/self", "9:memory:/a");
+  write("/cgroup/memory/a/memory.limit_in_bytes", "50000");
+  write("/cgroup/memory/a/memory.usage_in_bytes", "49000");
+  write("/cgroup/memory/a/memory.stat", "inactive_file 7\ntotal_inactive_file 20000\ntotal_active_file 3000\n");
+  EXPECT_EQ(available(), 24000u);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <mutex>
 
+#include "base/memory_limit.hpp"
 #include "copy/host_memory.hpp"
 #include "test/copy/planner_fixture.hpp"
 #include "test/support/scarce_threads.hpp"
@@ -287,8 +288,8 @@ TEST_F(HostPool, KnowsTheNodeOfItsGpuAndWhatIsLeft) {
   EXPECT_EQ(numa_node_of_gpu(cuda_, 0, folder), 1);
   EXPECT_EQ(numa_node_of_gpu(cuda_, 99, folder), -1);
   ASSERT_EQ(std::system(("rm -r " + folder).c_str()), 0);
-  EXPECT_GT(available_host_bytes(), 1u << 20);
-  EXPECT_LT(available_host_bytes(), std::uint64_t{1} << 50);
+  EXPECT_GT(available_memory(), 1u << 20);
+  EXPECT_LT(available_memory(), std::uint64_t{1} << 50);
 }
 
 }  // namespace
