@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copy/channel_ring.hpp"
 
-#include <sys/mman.h>
-
 #include <bit>
 #include <cerrno>
 #include <mutex>
@@ -11,6 +9,7 @@
 
 #include "base/text.hpp"
 #include "copy/ring_job.hpp"
+#include "os/unforked_pages.hpp"
 
 namespace pl::copy {
 
@@ -22,24 +21,14 @@ struct channel_ring::state {
         pool(its_pool),
         chunk_bytes(std::bit_ceil(std::max(wanted.chunk_bytes, ring::kMinChunkBytes))),
         chunks(std::max(wanted.chunks, ring::kMinChunks)) {}
-  ~state() {
-    bound = dma::region();
-    if (memory != nullptr) munmap(memory, chunk_bytes * chunks);
-  }
-
   status allocate() {
     if (slots != nullptr) return {};
-    const std::size_t bytes = chunk_bytes * chunks;
-    if (memory == nullptr) {
-      void* const fresh = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (fresh == MAP_FAILED)
-        return failure{ENOMEM, format("%zu bytes of host memory for copies: %s", bytes, errno_text(errno).c_str())};
-      memory = static_cast<std::byte*>(fresh);
-      madvise(memory, bytes, MADV_DONTFORK);
-      madvise(memory, bytes, MADV_HUGEPAGE);
-      std::memset(memory, 0, bytes);
+    if (!memory) {
+      auto pages = unforked_pages::make(chunk_bytes * chunks);
+      if (!pages) return pages.error();
+      memory = *std::move(pages);
     }
-    auto made = engine.bind_own(memory, bytes);
+    auto made = engine.bind_own(memory.data(), chunk_bytes * chunks);
     if (!made) return made.error();
     bound = *std::move(made);
     slots.reset(new (std::nothrow) slot[chunks]);
@@ -50,9 +39,9 @@ struct channel_ring::state {
     if (whole.row_bytes == 0) return {};
     const std::lock_guard lock(mutex);
     if (auto ready = allocate(); !ready) return ready;
-    auto parts = engine.begin_parts(whole, device, memory, bound);
+    auto parts = engine.begin_parts(whole, device, memory.data(), bound);
     if (!parts) return parts.error();
-    return ring::run(*parts, pool, memory, std::span(slots.get(), chunks), chunk_bytes, whole, width);
+    return ring::run(*parts, pool, memory.data(), std::span(slots.get(), chunks), chunk_bytes, whole, width);
   }
 
   dma_engine& engine;
@@ -60,7 +49,7 @@ struct channel_ring::state {
   const std::size_t chunk_bytes;
   const unsigned chunks;
   std::mutex mutex;
-  std::byte* memory = nullptr;
+  unforked_pages memory;
   dma::region bound;
   std::unique_ptr<slot[]> slots;
 };

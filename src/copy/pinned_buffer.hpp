@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "copy/gpu_context.hpp"
+#include "os/unforked_pages.hpp"
 
 namespace pl::copy {
 
@@ -21,15 +22,14 @@ class pinned_buffer {
   pinned_buffer& operator=(pinned_buffer&& other) noexcept;
   ~pinned_buffer();
 
-  std::byte* data() const noexcept { return data_; }
-  std::size_t size_bytes() const noexcept { return bytes_; }
+  std::byte* data() const noexcept { return pages_.data(); }
+  std::size_t size_bytes() const noexcept { return pages_.size_bytes(); }
   cu::device_ptr device_address() const noexcept { return device_; }
 
  private:
-  void drop() noexcept;
+  void unregister() noexcept;
   gpu_context context_;
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
+  unforked_pages pages_;
   cu::device_ptr device_ = 0;
 };
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copy/queue_ring.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -14,6 +12,7 @@
 #include "base/text.hpp"
 #include "copy/ring_job.hpp"
 #include "copy/worker_pool.hpp"
+#include "os/unforked_pages.hpp"
 
 namespace pl::copy {
 namespace {
@@ -55,10 +54,6 @@ struct queue_ring::state {
       : queues(std::move(its_queues)),
         threads(its_threads),
         pool({its_threads - 1, cpus_near(bus_id(queues->pci()).c_str())}) {}
-  ~state() {
-    bound = dma::region();
-    if (memory != nullptr) munmap(memory, kBytes);
-  }
   static std::string bus_id(const rm::pci_address& gpu) {
     return format("%04x:%02x:%02x.0", gpu.domain, gpu.bus, gpu.device);
   }
@@ -66,7 +61,7 @@ struct queue_ring::state {
   std::shared_ptr<gpu_queues> queues;
   const unsigned threads;
   worker_pool pool;
-  std::byte* memory = nullptr;
+  unforked_pages memory;
   dma::region bound;
   std::array<ring::slot<chunk_queue>, kChunks> slots;
 };
@@ -76,14 +71,10 @@ queue_ring::~queue_ring() = default;
 
 result<std::unique_ptr<queue_ring>> queue_ring::open(std::shared_ptr<gpu_queues> queues, unsigned threads) {
   auto made = std::make_unique<state>(std::move(queues), std::clamp(threads, 1u, kMaxThreads));
-  void* const fresh = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (fresh == MAP_FAILED)
-    return failure{ENOMEM, format("%zu bytes of host memory for copies: %s", kBytes, errno_text(errno).c_str())};
-  made->memory = static_cast<std::byte*>(fresh);
-  madvise(fresh, kBytes, MADV_DONTFORK);  // pinned pages and copy-on-write do not go together
-  madvise(fresh, kBytes, MADV_HUGEPAGE);
-  std::memset(fresh, 0, kBytes);
-  auto bound = made->queues->addresses().bind_host(fresh, kBytes);
+  auto pages = unforked_pages::make(kBytes);
+  if (!pages) return pages.error();
+  made->memory = *std::move(pages);
+  auto bound = made->queues->addresses().bind_host(made->memory.data(), kBytes);
   if (!bound) return bound.error();
   made->bound = *std::move(bound);
   return std::unique_ptr<queue_ring>(new queue_ring(std::move(made)));
@@ -94,9 +85,9 @@ status queue_ring::run(gpu_queues::path way, std::uint64_t device_address, std::
   const bool is_read = way == gpu_queues::path::to_host;
   const transfer whole{is_read ? direction::to_host : direction::to_device, is_read ? host_address : device_address,
                        is_read ? device_address : host_address, bytes};
-  chunk_queue engine(*state_->queues, way, state_->memory, state_->bound.address());
-  return ring::run(engine, state_->pool, state_->memory, std::span<ring::slot<chunk_queue>>(state_->slots), kChunkBytes,
-                   whole, is_read ? state_->threads : std::min(state_->threads, kMaxFillers));
+  chunk_queue engine(*state_->queues, way, state_->memory.data(), state_->bound.address());
+  return ring::run(engine, state_->pool, state_->memory.data(), std::span<ring::slot<chunk_queue>>(state_->slots),
+                   kChunkBytes, whole, is_read ? state_->threads : std::min(state_->threads, kMaxFillers));
 }
 
 status queue_ring::to_device(std::uint64_t device_address, const void* source, std::size_t bytes) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dma/arrival_buffer.hpp"
 
-#include <sys/mman.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -53,7 +52,7 @@ struct arrival_buffer::polled_read {
   std::size_t begin, end;  // positions of the data
   std::uint64_t end_ns;
 
-  std::byte* line_at(std::size_t position) const { return buffer.memory_ + half + position; }
+  std::byte* line_at(std::size_t position) const { return buffer.memory_.data() + half + position; }
 
   // Whole words, for what is compared to be data alone; they do not leave the page of the bytes that are wanted.
   status start(std::uint64_t source_line) const {
@@ -104,52 +103,32 @@ struct arrival_buffer::polled_read {
   }
 };
 
-namespace {
-
-result<std::byte*> make_pages(std::size_t bytes, int sharing) {
-  void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS, -1, 0);
-  if (pages == MAP_FAILED) return failure{errno, "no memory for copies by DMA channel: " + errno_text(errno)};
-  madvise(pages, bytes, MADV_DONTFORK);
-  madvise(pages, bytes, MADV_HUGEPAGE);
-  std::memset(pages, 0, bytes);
-  return static_cast<std::byte*>(pages);
-}
-
-}  // namespace
-
 result<std::unique_ptr<arrival_buffer>> arrival_buffer::open(std::shared_ptr<address_space> space) {
   std::unique_ptr<arrival_buffer> made(new arrival_buffer);
   made->space_ = std::move(space);
   // Shared, since the simulated engine writes whole words into such memory alone.
-  auto pages = make_pages(kPolledBytes, MAP_SHARED);
+  auto pages = unforked_pages::make(kPolledBytes, unforked_pages::sharing::shared);
   if (!pages) return pages.error();
-  made->memory_ = *pages;
+  made->memory_ = *std::move(pages);
   made->sentinel_ = random_word();
-  arch::put_sentinel(made->memory_, kPolledBytes, made->sentinel_);
-  arch::evict_lines(made->memory_, kPolledBytes);
-  auto bound = made->space_->bind_host(made->memory_, kPolledBytes);
+  arch::put_sentinel(made->memory_.data(), kPolledBytes, made->sentinel_);
+  arch::evict_lines(made->memory_.data(), kPolledBytes);
+  auto bound = made->space_->bind_host(made->memory_.data(), kPolledBytes);
   if (!bound) return bound.error();
   made->bound_ = *std::move(bound);
   return made;
 }
 
 status arrival_buffer::open_ring() {
-  if (ring_ == nullptr) {
-    auto pages = make_pages(kRingBytes, MAP_PRIVATE);
+  if (!ring_) {
+    auto pages = unforked_pages::make(kRingBytes);
     if (!pages) return pages.error();
-    ring_ = *pages;
+    ring_ = *std::move(pages);
   }
-  auto bound = space_->bind_host(ring_, kRingBytes);
+  auto bound = space_->bind_host(ring_.data(), kRingBytes);
   if (!bound) return bound.error();
   bound_ring_ = *std::move(bound);
   return {};
-}
-
-arrival_buffer::~arrival_buffer() {
-  bound_ = region();
-  bound_ring_ = region();
-  if (memory_ != nullptr) munmap(memory_, kPolledBytes);
-  if (ring_ != nullptr) munmap(ring_, kRingBytes);
 }
 
 status arrival_buffer::read_polled(channel& queue, std::uint64_t source, std::byte* destination, std::size_t size_bytes,
@@ -158,7 +137,7 @@ status arrival_buffer::read_polled(channel& queue, std::uint64_t source, std::by
   const polled_read one{*this, half_, queue, destination, begin, begin + size_bytes, end_ns};
   if (status begun = one.start(source - begin); !begun) return begun;
   half_ = kHalfBytes - half_;
-  arch::evict_lines(memory_ + half_, touched_bytes_);  // of the read before, for the next one
+  arch::evict_lines(memory_.data() + half_, touched_bytes_);  // of the read before, for the next one
   touched_bytes_ = begin + size_bytes;
   return one.finish();
 }
@@ -185,7 +164,7 @@ status arrival_buffer::read_by_parts(channel& queue, std::uint64_t source, std::
     if (status begun = start(part); !begun) return begun;
   for (std::size_t part = 0; part < parts; ++part) {
     if (status done = queue.wait(numbers[part % kMaxParts], left_ns(end_ns)); !done) return done;
-    std::memcpy(destination + part * part_bytes, ring_ + offsets[part % kMaxParts], bytes_of(part));
+    std::memcpy(destination + part * part_bytes, ring_.data() + offsets[part % kMaxParts], bytes_of(part));
     if (part + kMaxParts < parts)
       if (status begun = start(part + kMaxParts); !begun) return begun;
   }
@@ -201,7 +180,7 @@ status arrival_buffer::read(channel& queue, std::uint64_t source, void* destinat
   status done = (this->*read)(queue, source, static_cast<std::byte*>(destination), size_bytes, monotonic_ns() + timeout_ns);
   if (done) return done;
   queue.stop();  // nothing writes here any more
-  arch::put_sentinel(memory_, kPolledBytes, sentinel_);
+  arch::put_sentinel(memory_.data(), kPolledBytes, sentinel_);
   return done;
 }
 

@@ -19,6 +19,7 @@
 #include <memory>
 
 #include "dma/channel.hpp"
+#include "os/unforked_pages.hpp"
 
 namespace pl::dma {
 
@@ -26,7 +27,6 @@ class arrival_buffer {
  public:
   // ENOMEM, EFAULT: its pages cannot be allocated or pinned.
   static result<std::unique_ptr<arrival_buffer>> open(std::shared_ptr<address_space> space);
-  ~arrival_buffer();
   arrival_buffer(const arrival_buffer&) = delete;
   arrival_buffer& operator=(const arrival_buffer&) = delete;
 
@@ -49,10 +49,10 @@ class arrival_buffer {
   status open_ring();
 
   std::shared_ptr<address_space> space_;
-  std::byte* memory_ = nullptr;  // the two halves, for short reads
+  unforked_pages memory_;  // the two halves, for short reads
   region bound_;
   std::size_t half_ = 0, touched_bytes_ = 0;  // the half for the next read, and the bytes used in the other one
-  std::byte* ring_ = nullptr;                 // of parts; allocated by the first long read
+  unforked_pages ring_;                       // of parts; allocated by the first long read
   region bound_ring_;
   std::size_t next_part_ = 0;  // the next part of the ring to use
   std::uint64_t sentinel_ = 0;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dma/channel.hpp"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -100,15 +99,12 @@ status channel::set_up() {
 
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t words_bytes = (options_.ring_entries * sizeof(std::uint32_t) + page - 1) / page * page;
-  completion_bytes_ = page + words_bytes;
-  void* pages = mmap(nullptr, completion_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (pages == MAP_FAILED)
-    return failure{errno, format("DMA channel: no pages for its completion words: %s", errno_text(errno).c_str())};
-  completion_pages_ = pages;
-  madvise(pages, completion_bytes_, MADV_DONTFORK);
-  completions_ = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(pages) + page);
-  error_ = static_cast<rm::notification*>(pages);
-  auto bound = space_->bind_host(pages, completion_bytes_);
+  auto pages = unforked_pages::make(page + words_bytes);
+  if (!pages) return failure{pages.code(), "DMA channel: no pages for its completion words: " + pages.error().message};
+  completion_pages_ = *std::move(pages);
+  completions_ = reinterpret_cast<std::uint32_t*>(completion_pages_.data() + page);
+  error_ = reinterpret_cast<rm::notification*>(completion_pages_.data());
+  auto bound = space_->bind_host(completion_pages_.data(), completion_pages_.size_bytes());
   if (!bound) return bound.error();
   completion_region_ = std::move(*bound);
 
@@ -172,8 +168,6 @@ channel::~channel() {
   stop();
   if (doorbell_view_.address != nullptr) objects.owner().unmap(doorbell_view_, rm::unmap_policy::hole);
   if (cpu_view_.address != nullptr) objects.owner().unmap(cpu_view_, rm::unmap_policy::hole);
-  completion_region_ = region();
-  if (completion_pages_ != nullptr) munmap(completion_pages_, completion_bytes_);
 }
 
 sequence channel::completed() const noexcept {
@@ -282,7 +276,7 @@ void channel::queue_entries(std::span<const std::uint64_t> entries) {
 
 std::uint64_t channel::completion_address(sequence number) const noexcept {
   const auto* const word = reinterpret_cast<const std::byte*>(&completions_[word_index(number)]);
-  return completion_region_.address() + static_cast<std::uint64_t>(word - static_cast<const std::byte*>(completion_pages_));
+  return completion_region_.address() + static_cast<std::uint64_t>(word - completion_pages_.data());
 }
 
 void channel::name_completion(command_writer& commands) const {

@@ -22,6 +22,7 @@
 
 #include "dma/address_space.hpp"
 #include "dma/commands.hpp"
+#include "os/unforked_pages.hpp"
 
 namespace pl::dma {
 
@@ -158,9 +159,8 @@ class channel {
   const channel_options options_;
   const std::uint64_t commands_bytes_;  // size of the ring of commands, which follows entries and user words
   address_space::own_memory memory_;
+  unforked_pages completion_pages_;
   region completion_region_;
-  void* completion_pages_ = nullptr;
-  std::size_t completion_bytes_ = 0;
   rm::cpu_mapping cpu_view_, doorbell_view_;
   rm::channel_objects::channel_handles handles_;
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "messaging/gpu_windows.hpp"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,11 +61,6 @@ result<gpu_windows::imported> gpu_windows::open(const window_table::name& owner,
   if (opened && !(*opened)->contains(place.address, place.bytes))
     return failure{EPROTO, "the owner's list does not hold its window"};
   return opened;
-}
-
-gpu_windows::staging::~staging() {
-  bound = {};
-  if (pages != nullptr) munmap(pages, kParts * kPartBytes);
 }
 
 gpu_windows::route& gpu_windows::route_of(const std::shared_ptr<copy::gpu_queues>& queues) {
@@ -201,12 +195,10 @@ status gpu_windows::move_by_ring(route& way, const span& remote, std::byte* own_
 status gpu_windows::send_staged(route& way, const span& remote, const std::byte* source) {
   if (way.outgoing == nullptr) {
     auto made = std::make_unique<staging>();
-    void* const pages =
-        mmap(nullptr, kParts * kPartBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (pages == MAP_FAILED) return failure{ENOMEM, "no staging memory for a window of GPU memory"};
-    made->pages = static_cast<std::byte*>(pages);
-    madvise(pages, kParts * kPartBytes, MADV_DONTFORK);  // pinned pages and copy-on-write do not go together
-    auto bound = way.queues->addresses().bind_host(pages, kParts * kPartBytes);
+    auto pages = unforked_pages::make(kParts * kPartBytes);
+    if (!pages) return pages.error();
+    made->pages = *std::move(pages);
+    auto bound = way.queues->addresses().bind_host(made->pages.data(), kParts * kPartBytes);
     if (!bound) return bound.error();
     made->bound = *std::move(bound);
     way.outgoing = std::move(made);
@@ -219,7 +211,7 @@ status gpu_windows::send_staged(route& way, const span& remote, const std::byte*
   for (std::uint64_t done = 0, part = 0; outcome && done < remote.bytes; ++part) {
     const std::uint64_t place = part % kParts, bytes = std::min(kPartBytes, remote.bytes - done);
     if (outcome = end_part(in_flight[place]); !outcome) break;
-    std::memcpy(way.outgoing->pages + place * kPartBytes, source + done, bytes);
+    std::memcpy(way.outgoing->pages.data() + place * kPartBytes, source + done, bytes);
     auto begun = way.queues->copy(copy::gpu_queues::path::to_device, remote.address + done,
                                   way.outgoing->bound.address() + place * kPartBytes, bytes);
     if (begun) in_flight[place] = *std::move(begun);

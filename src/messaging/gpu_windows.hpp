@@ -28,6 +28,7 @@
 #include "dma/arrival_buffer.hpp"
 #include "messaging/messenger_context.hpp"
 #include "messaging/window_table.hpp"
+#include "os/unforked_pages.hpp"
 
 namespace pl::messaging {
 
@@ -56,8 +57,7 @@ class gpu_windows {
  private:
   // Pinned staging memory for pageable memory, with several parts in progress.
   struct staging {
-    ~staging();
-    std::byte* pages = nullptr;
+    unforked_pages pages;
     dma::region bound;
   };
   // The objects of this process for one GPU.

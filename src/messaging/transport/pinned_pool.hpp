@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "copy/planner.hpp"
+#include "os/unforked_pages.hpp"
 
 namespace pl::messaging {
 
 class pinned_pool {
  public:
   pinned_pool(copy::planner* planner, std::size_t chunk_bytes) : planner_(planner), chunk_bytes_(chunk_bytes) {}
-  ~pinned_pool();
   std::size_t chunk_bytes() const noexcept { return chunk_bytes_; }
   // Returns a chunk, pinned for `device_ordinal` if possible (copies also work without). Null: kMaxChunks chunks are in use,
   // or the system is out of memory. Return it with give_back().
@@ -26,7 +26,7 @@ class pinned_pool {
  private:
   static constexpr std::size_t kMaxChunks = 32;
   struct block {
-    std::byte* data;
+    unforked_pages pages;
     copy::planner::registration pinned;
   };
   copy::planner* planner_;
