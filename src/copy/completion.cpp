@@ -30,9 +30,6 @@ namespace {
 constexpr std::size_t kAtOnceBytes = 16u << 10;
 constexpr std::size_t kMaxChannelBytes = 4u << 20;
 
-// Their product may overflow.
-bool is_empty(const transfer& transfer) { return transfer.row_bytes == 0 || transfer.rows == 0; }
-
 // How long the queue's thread sleeps between checks of a stream, and after how many checks it asks whether the stream
 // still lives, which polls for a millisecond: about every 50 ms.
 constexpr timespec kPollPause{0, 50'000};
@@ -98,11 +95,11 @@ result<gpu_checksum::job> planner::begin_checksum(const cu::pointer_info& device
 }
 
 result<completion> planner::begin(std::span<const transfer> list, const async_options& wanted) {
+  if (std::any_of(list.begin(), list.end(), is_empty)) return begin(without_empty(list), wanted);
   // All copies are checked before any is queued. A later refusal would have to wait for the queued copies, and those
   // may wait for a stream that waits for the caller.
   std::vector<sides> inspected(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (is_empty(list[i])) continue;
     if (auto good = inspect(list[i], inspected[i]); !good) return good.error();
     inspect_other(list[i], inspected[i]);
   }
@@ -123,7 +120,6 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
   gpu_state* cpu_state = nullptr;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const auto& transfer = list[i];
-    if (is_empty(transfer)) continue;
     auto& ends = inspected[i];
     auto state = state_of(ends.way == direction::on_device ? ends.source : ends.device);
     if (!state) return state.error();

@@ -261,9 +261,16 @@ status copy_engine::state::order_behind(channel& own, cu::stream_t after) const 
   const bool is_foreign = other_context.handle != context.handle;
   auto rc = cu::result_t{cu::error_code::invalid_handle};
   if (!is_foreign || !is_default_stream(after)) rc = cuda.cuEventRecord(own.event, after);
-  // An event can record only streams of its own context, and this stream belongs to another one.
+  // An event can record only streams of its own context, and this stream belongs to another one: the current one, or
+  // one that is not current.
   cu::event_t borrowed = nullptr;
-  if (rc == cu::error_code::invalid_handle && is_foreign) {
+  if (rc == cu::error_code::invalid_handle) {
+    if (!is_default_stream(after) && cuda.cuStreamGetCtx != nullptr) {
+      rc = cuda.cuStreamGetCtx(after, &other_context.handle);
+      if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "looking at the application's stream");
+    }
+    auto theirs = context_use::enter(other_context);
+    if (!theirs) return theirs.error();
     rc = cuda.cuEventCreate(&borrowed, cu::event_flag::disable_timing);
     if (rc == cu::error_code::success) rc = cuda.cuEventRecord(borrowed, after);
   }

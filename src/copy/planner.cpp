@@ -431,7 +431,7 @@ status planner::copy(const transfer& transfer, const cu::pointer_info& device) {
 }
 
 status planner::copy_known(const transfer& transfer, const cu::pointer_info* device) {
-  if (transfer.row_bytes == 0 || transfer.rows == 0) return {};
+  if (is_empty(transfer)) return {};
   if (const auto plain = flatten(transfer)) return copy_known(*plain, device);
   if (transfer.rows == 1 && copy_shortly(transfer, device)) return {};
   sides ends;
@@ -440,7 +440,7 @@ status planner::copy_known(const transfer& transfer, const cu::pointer_info* dev
 }
 
 status planner::copy_by(const choice& option, const transfer& transfer) {
-  if (transfer.row_bytes == 0 || transfer.rows == 0) return {};
+  if (is_empty(transfer)) return {};
   if (const auto plain = flatten(transfer)) return copy_by(option, *plain);
   sides ends;
   if (auto good = inspect(transfer, ends); !good) return good;

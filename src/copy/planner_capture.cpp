@@ -13,7 +13,7 @@ namespace pl::copy {
 status planner::capture(std::span<const transfer> list, cu::stream_t stream) {
   std::vector<sides> inspected(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (list[i].row_bytes == 0 || list[i].rows == 0) continue;  // their product may overflow
+    if (is_empty(list[i])) continue;
     if (auto good = inspect(list[i], inspected[i]); !good) return good;
     inspect_other(list[i], inspected[i]);
     if (inspected[i].other == other_side::pageable)

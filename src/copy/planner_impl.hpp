@@ -2,13 +2,17 @@
 // What planner*.cpp and completion.cpp share. Not for other files.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include "copy/gpu_state.hpp"
 #include "copy/host_pinning.hpp"
@@ -33,11 +37,23 @@ struct planner::sides {
   // own GPU needs no flush (dma_engine.cpp), which costs more than reading from the peer. Lists: the source's, which
   // writes to a peer at a higher rate and flushes once for all.
   const cu::pointer_info& list_mover() const { return other == other_side::peer_gpu ? source : device; }
+  // Copies to a peer and others do not share a list, because only the channel of peers flushes what it writes there.
   bool is_listed_with(const sides& first) const {
     const auto &mover = list_mover(), &first_mover = first.list_mover();
-    return mover.context == first_mover.context && mover.device_ordinal == first_mover.device_ordinal;
+    const bool is_peer = other == other_side::peer_gpu, is_first_peer = first.other == other_side::peer_gpu;
+    return is_peer == is_first_peer && mover.context == first_mover.context &&
+           mover.device_ordinal == first_mover.device_ordinal;
   }
 };
+
+// A copy without bytes: its addresses mean nothing, and rows times their size may overflow.
+inline bool is_empty(const transfer& transfer) { return transfer.row_bytes == 0 || transfer.rows == 0; }
+
+inline std::vector<transfer> without_empty(std::span<const transfer> list) {
+  std::vector<transfer> kept;
+  std::copy_if(list.begin(), list.end(), std::back_inserter(kept), [](const transfer& one) { return !is_empty(one); });
+  return kept;
+}
 
 inline bool is_for_channels(other_side side) { return side != other_side::pageable; }
 

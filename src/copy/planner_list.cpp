@@ -15,9 +15,7 @@ constexpr std::size_t kShortBytes = 4096;                   // largest piece tha
 constexpr std::size_t kGatherBytes = 2 * kLowLatencyBytes;  // maximum of one message
 constexpr std::size_t kLoadPieces = 2;                      // up to this many pieces cost less by loads
 
-bool is_short(const transfer& transfer) {
-  return transfer.rows == 1 && transfer.row_bytes <= kShortBytes && transfer.row_bytes != 0;
-}
+bool is_short(const transfer& transfer) { return transfer.rows == 1 && transfer.row_bytes <= kShortBytes; }
 
 }  // namespace
 
@@ -121,13 +119,14 @@ result<std::size_t> planner::submit_list(std::span<const transfer> list, std::sp
 }
 
 // Whether a DMA channel moves the list sooner than the methods below: the cost of a list there (docs/results/dma),
-// compared with a CPU store or load for each short piece.
+// compared with a CPU store or load for each short piece. A channel has one direction.
 bool planner::is_for_channel(std::span<const transfer> list) const noexcept {
   constexpr double kListNs = 5500, kBlockNs = 25, kBytesPerNs = 50;
   if (!uses_channels_ || list.size() < 2) return false;
+  for (const auto& transfer : list)
+    if (transfer.way != list[0].way) return false;
   double by_cpu_ns = 0, by_channel_ns = kListNs;
   for (const auto& transfer : list) {
-    if (transfer.way != list[0].way) return false;
     const bool to_device = transfer.way == direction::to_device;
     by_channel_ns += static_cast<double>(transfer.rows) * kBlockNs + static_cast<double>(transfer.bytes()) / kBytesPerNs;
     if (transfer.way == direction::on_device || !is_short(transfer)) return true;  // CUDA would take them one by one
@@ -142,7 +141,6 @@ bool planner::is_for_channel(std::span<const transfer> list) const noexcept {
 status planner::add_to_list(dma_engine::list& pieces, std::span<const transfer> list, sides& ends) {
   const bool is_host_first = list[0].way == direction::to_host;
   for (const auto& transfer : list) {
-    if (transfer.row_bytes == 0 || transfer.rows == 0) continue;
     const std::uint64_t device = is_host_first ? transfer.src : transfer.dst;
     const std::uint64_t other = is_host_first ? transfer.dst : transfer.src;
     const address_range& known = ends.way == direction::on_device ? ends.source.allocation : ends.host.allocation;
@@ -169,7 +167,7 @@ bool planner::is_for_channel_behind(std::span<const transfer> list, std::span<co
   if (!orders_by_channel_ || list.empty()) return false;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const auto& one = list[i];
-    if (one.way != list[0].way || one.row_bytes == 0 || one.rows == 0) return false;
+    if (one.way != list[0].way) return false;
     if (ends[i].other == other_side::pageable || ends[i].other == other_side::peer_gpu) return false;
     // Within one GPU, CUDA's copies are faster from a small size on.
     if (one.way == direction::on_device &&
@@ -199,6 +197,7 @@ result<dma_engine::operation> planner::begin_on_channel(std::span<const transfer
 }
 
 status planner::copy_list(std::span<const transfer> list) {
+  if (std::any_of(list.begin(), list.end(), is_empty)) return copy_list(without_empty(list));
   if (list.size() == 1) return copy(list[0]);
   if (is_for_channel(list)) {
     sides first;
@@ -209,7 +208,6 @@ status planner::copy_list(std::span<const transfer> list) {
   }
   std::vector<transfer> stores, reads, rest;
   for (const auto& transfer : list) {
-    if (transfer.row_bytes == 0 || transfer.rows == 0) continue;
     if (is_short(transfer) && transfer.way == direction::to_device) stores.push_back(transfer);
     else if (is_short(transfer) && transfer.way == direction::to_host) reads.push_back(transfer);
     else rest.push_back(transfer);

@@ -365,6 +365,29 @@ TEST_F(CopyEngine, AnotherContextsStreamsCanBeWaitedFor) {
   }
 }
 
+// The copy's context is current; the stream belongs to another one.
+TEST_F(CopyEngine, AStreamIsFoundWithoutItsContextBeingCurrent) {
+  auto engine = open_engine(context_);
+  guarded_device pattern(512, 0, 1);
+  guarded_device copied(512);
+  const transfer copy{.way = direction::on_device, .dst = copied.address(), .src = pattern.address(), .row_bytes = 512};
+  std::optional<gate> held;
+  {
+    const test::current_device other(1);
+    held.emplace();
+    ASSERT_EQ(cuda_.cuMemsetD8Async(pattern.address(), 7, 512, held->stream()), 0);
+  }
+  const test::current_device own(0);
+  auto queued = engine->submit(std::span(&copy, 1), held->stream(), true);
+  ASSERT_TRUE(queued) << queued.error().message;
+  EXPECT_EQ(engine->wait(*queued, 3).code(), ETIMEDOUT);
+  held->open();
+  ASSERT_TRUE(engine->wait(*queued));
+  EXPECT_EQ(copied.get(), bytes_t(512, 7));
+  const test::current_device other(1);  // where the gate's stream ends
+  held.reset();
+}
+
 TEST_F(CopyEngine, StreamsAndEventsComeAfterATicket) {
   auto engine = open_engine(context_, 1);
   guarded_device first(256);

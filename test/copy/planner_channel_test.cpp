@@ -124,6 +124,41 @@ TEST_F(PlannerChannel, ReadsThroughOurMemoryFromManyThreads) {
   EXPECT_EQ(taken(method::dma_bounce), 360u);
 }
 
+// A channel has one direction. Long pieces decide that a list goes by channel before all of it was read.
+TEST_F(PlannerChannel, ListsOfLongPiecesInSeveralDirectionsArrive) {
+  open_channels();
+  constexpr std::size_t kBytes = 100'000;
+  for (const direction first : kDirections)
+    for (const direction second : kDirections)
+      for (const bool is_begun : {false, true}) {
+        const copy_case one(first, sides_of(first)[0], kBytes, 1), other(second, sides_of(second)[0], kBytes, 2);
+        const transfer list[] = {one.to_transfer(), other.to_transfer()};
+        if (is_begun) {
+          auto begun = planner_->begin(list, {});
+          ASSERT_TRUE(begun) << begun.error().message;
+          EXPECT_TRUE(begun->wait());
+        } else {
+          const auto done = planner_->copy_list(list);
+          ASSERT_TRUE(done) << done.error().message;
+        }
+        EXPECT_TRUE(one.is_copied() && other.is_copied()) << name_of(first) << " " << name_of(second);
+      }
+}
+
+TEST_F(PlannerChannel, CopiesWithoutBytesAreLeftOutOfLists) {
+  open_channels();
+  const copy_case one(direction::to_host, other_side::pinned, 100'000), other(direction::to_host, other_side::pinned, 5'000);
+  const transfer list[] = {{}, one.to_transfer(), {}, other.to_transfer(), {}};
+  const auto done = planner_->copy_list(list);
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_TRUE(one.is_copied() && other.is_copied());
+  auto begun = planner_->begin(list, {});
+  ASSERT_TRUE(begun) << begun.error().message;
+  EXPECT_TRUE(begun->wait());
+  EXPECT_EQ(taken(method::dma_channel), 4u);
+  EXPECT_TRUE(planner_->copy_list(std::vector<transfer>(3)));
+}
+
 TEST_F(PlannerChannel, AListWithAWrongPieceChangesNothingBehindIt) {
   open_channels();
   guarded_device device(8192);

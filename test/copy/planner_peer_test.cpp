@@ -93,6 +93,21 @@ TEST_F(PlannerPeer, AListOfBothDirections) {
   EXPECT_TRUE(std::equal(b.begin() + kBytes, b.end(), near.get().begin() + kBytes));
 }
 
+// Copies within GPU 0 first, then copies to GPU 1, which only the channel of peers flushes there.
+TEST_F(PlannerPeer, ListsWithinAGpuAndToAnotherAreNotOneList) {
+  open_both();
+  constexpr std::size_t kBytes = 64u << 10;
+  guarded_device origin(kBytes, 0, 0), near(kBytes, 0, 0), far(kBytes, 0, 1);
+  const auto data = test::random_bytes(kBytes, 3);
+  origin.set(data);
+  const transfer list[] = {{direction::on_device, near.address(), origin.address(), kBytes},
+                           {direction::on_device, far.address(), origin.address(), kBytes}};
+  ASSERT_TRUE(planner_->copy_list(list));
+  EXPECT_EQ(near.get(), data);
+  EXPECT_EQ(far.get(), data);
+  EXPECT_EQ(taken(method::dma_channel), 0u);
+}
+
 TEST_F(PlannerPeer, BlocksOfPagedMemories) {
   open_both();
   constexpr std::size_t kBlock = 16384, kCount = 40, kPlane = kBlock * kCount;
