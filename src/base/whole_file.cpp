@@ -51,6 +51,12 @@ status write_all(int fd, std::string_view text, const char* fresh = nullptr) {
 result<std::string> read_whole_file(const std::string& path, std::size_t max_bytes) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return failed(errno);
+  auto text = read_to_end(fd, max_bytes);
+  close(fd);
+  return text;
+}
+
+result<std::string> read_to_end(int fd, std::size_t max_bytes) {
   fcntl(fd, F_SETFL, O_RDONLY);  // a pipe's writers are waited for, if there are any
   constexpr std::size_t kPartBytes = 65536;
   std::string out;
@@ -61,7 +67,6 @@ result<std::string> read_whole_file(const std::string& path, std::size_t max_byt
       out.append(part.get(), static_cast<std::size_t>(got));
     else if (got > 0) break;
   const int code = got < 0 ? errno : got > 0 ? EFBIG : 0;
-  close(fd);
   if (code != 0) return failed(code);
   return out;
 }

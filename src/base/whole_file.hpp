@@ -20,6 +20,8 @@ status write_whole_file(const std::string& path, std::string_view text, unsigned
 // More than `max_bytes` are EFBIG: users name devices without an end. A pipe is read until its writers have closed it, as a
 // shell's <(command); one without a writer is empty, and nothing waits for one. The message is only the system's text.
 result<std::string> read_whole_file(const std::string& path, std::size_t max_bytes = SIZE_MAX);
+// The same for an open file, from its present place on; makes it blocking.
+result<std::string> read_to_end(int fd, std::size_t max_bytes = SIZE_MAX);
 // The same, but empty if the file cannot be read: for facts that some machines do not tell.
 std::string file_text_or_empty(const std::string& path);
 

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 #include "os/unique_fd.hpp"
 #include "tools/bandwidth/outcome.hpp"
 #include "tools/gate/gate.hpp"
@@ -85,16 +86,9 @@ result<std::string> read_own(const std::string& path) {
   const unique_fd file(real_device_io(), open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) return cannot(errno);
   if (auto fine = check_owner(file.get(), path); !fine) return fine.error();
-  std::string out;
-  char part[16384];
-  for (;;) {
-    const ssize_t got = read(file.get(), part, sizeof part);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return cannot(errno);
-    if (got == 0) return out;
-    out.append(part, static_cast<std::size_t>(got));
-    if (out.size() > kMaxBytes) return cannot(EFBIG);
-  }
+  auto text = read_to_end(file.get(), kMaxBytes);
+  if (!text) return cannot(text.code());
+  return text;
 }
 
 }  // namespace

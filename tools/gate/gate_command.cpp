@@ -91,22 +91,33 @@ std::optional<int> parse(const invocation& call, gate_options& options) {
   return std::nullopt;
 }
 
-// A record at a time; the last one is followed by EAGAIN.
-std::string read_kernel_log(const std::string& path, std::string& problem) {
-  const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) {
-    problem = format("%s: %s", path.c_str(), errno_text(errno).c_str());
-    return {};
-  }
-  std::string out;
+// The kernel's own log: one record for each read, and EAGAIN behind the last one. Returns the errno value of a failure.
+int read_kernel_records(const std::string& path, std::string& out) {
+  const unique_fd log(real_device_io(), open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!log) return errno;
   char record[8192];
   for (;;) {
-    const ssize_t got = read(fd, record, sizeof record);
+    const ssize_t got = read(log.get(), record, sizeof record);
     if (got > 0) out.append(record, static_cast<std::size_t>(got));
-    if (got > 0 && path == kKernelLog && out.back() != '\n') out += '\n';
-    if (got == 0 || (got < 0 && errno != EPIPE && errno != EINTR)) break;  // EPIPE: a record was overwritten meanwhile
+    if (got > 0 && out.back() != '\n') out += '\n';
+    if (got == 0) return 0;
+    if (got < 0 && errno != EPIPE && errno != EINTR)  // EPIPE: a record was overwritten meanwhile
+      return errno == EAGAIN ? 0 : errno;
   }
-  close(fd);
+}
+
+std::string read_kernel_log(const std::string& path, std::string& problem) {
+  constexpr std::size_t kMaxBytes = std::size_t{256} << 20;
+  std::string out;
+  int code = 0;
+  if (path == kKernelLog) {
+    code = read_kernel_records(path, out);
+  } else {
+    auto text = read_whole_file(path, kMaxBytes);
+    code = text ? 0 : text.code();
+    if (text) out = *std::move(text);
+  }
+  if (code != 0) problem = format("%s: %s", path.c_str(), errno_text(code).c_str());
   return out;
 }
 
