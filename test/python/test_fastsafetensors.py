@@ -176,6 +176,29 @@ def test_a_file_that_fails_is_told_and_the_others_go_on(tmp_path):
             raise file.failure
 
 
+def test_a_chunk_on_its_way_is_not_filled_again(tmp_path, monkeypatch):
+    """A piece of another file fails meanwhile. The copies here begin when they are waited for, so late bytes would be the next piece's."""
+    wanted = [write_file(tmp_path / f"file{i}", [1000], i) for i in range(3)]
+    os.truncate(tmp_path / "file1", 500)
+    with installed() as (module, _):
+        from peerlane import _blocks
+        begin_copy = _blocks.copy_block_list_async
+
+        class Late:
+            def __init__(self, *arguments):
+                self.wait = lambda: begin_copy(*arguments).wait()
+
+        monkeypatch.setattr(_blocks, "copy_block_list_async", Late)
+        reader = module.Reader(1, 1 << 16)
+        begin = Metadata(tmp_path / "file0").header_length
+        buffers = [Buffer(1000) for _ in wanted]
+        with reader._work.changed:  # the thread takes all three in a row
+            files = [reader.submit(str(tmp_path / f"file{i}"), [(begin, begin + 1000)], buffers[i].get_base_address()) for i in range(3)]
+        assert all(file.ended.wait(10) for file in files)
+        assert [file.failure is None for file in files] == [True, False, True]
+        assert np.array_equal(buffers[0].bytes(), wanted[0]) and np.array_equal(buffers[2].bytes(), wanted[2])
+
+
 def test_threads_end_with_their_reader():
     with installed() as (module, _):
         before = threading.active_count()

@@ -262,3 +262,69 @@ def test_a_chunk_of_another_model_is_a_miss(connector):
             return await connector.get(Key("changed"))
 
         assert asyncio.run(changed()) is None and connector._memory.made[-1].count == 0
+
+
+def test_memory_is_used_until_a_put_has_ended(connector, monkeypatch):
+    """LMCache reuses the memory of all chunks when batched_put() ends, also by an error or because it was cancelled."""
+    ended = []
+
+    async def put_slowly(name, data, **_):
+        if name.startswith("refused"):
+            raise peerlane.Error(28, "no space")
+        await asyncio.sleep(0.2)
+        ended.append(name)
+
+    monkeypatch.setattr(connector, "_pool", types.SimpleNamespace(put_async=put_slowly))
+    names = ["a", "a/shape"] if connector.save_chunk_meta else ["a"]
+
+    async def run(keys, limit):
+        await asyncio.wait_for(connector.batched_put([Key(key) for key in keys], [Chunk(seed=1) for _ in keys]), limit)
+
+    with pytest.raises(peerlane.Error, match="no space"):
+        asyncio.run(run(["refused", "a"], 10))
+    assert ended == names
+    ended.clear()
+    with pytest.raises(TimeoutError):
+        asyncio.run(run(["a"], 0.05))
+    assert ended == names
+
+
+def test_cancelled_gets_release_their_memory(connector):
+    chunks = {name: Chunk(seed=2) for name in ("slow", "fast")}
+    real = connector._pool
+
+    async def get_slowly(name, data, **more):
+        reply = await real.get_async(name, data, **more)
+        if name == "slow":
+            await asyncio.sleep(0.2)
+            late.append(name)
+        return reply
+
+    late = []
+
+    async def run():
+        await connector.batched_put([Key(name) for name in chunks], list(chunks.values()))
+        connector._memory.made.clear()
+        connector._pool = types.SimpleNamespace(get_async=get_slowly)
+        try:
+            await asyncio.wait_for(connector.batched_get([Key(name) for name in chunks]), 0.1)
+        finally:
+            connector._pool = real
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(run())
+    assert late == ["slow"] and [memory.count for memory in connector._memory.made] == [0, 0]
+    for name in chunks:
+        assert connector.remove_sync(Key(name))
+
+
+def test_a_description_that_cannot_be_read_is_a_miss(connector, monkeypatch):
+    if connector.save_chunk_meta:
+        import sys
+
+        def refuse(_):
+            raise KeyError(99)
+
+        monkeypatch.setattr(sys.modules["peerlane.integrations.lmcache"].RemoteMetadata, "deserialize", refuse)
+        asyncio.run(connector.put(Key("strange"), Chunk(seed=4)))
+        assert asyncio.run(connector.get(Key("strange"))) is None

@@ -100,12 +100,12 @@ class _Work:
                 continue
             file, offset, size, address = piece
             chunk = chunks[turn % len(chunks)]
-            turn += 1
             failure: BaseException | None = None
             try:
                 if file.failure is None:  # after a failure, the rest of the file is not read
                     _read(file, offset, chunk[:size])
                     moving.append((_blocks.copy_block_list_async([address], [chunk.ctypes.data], size), file))
+                    turn += 1  # only now: after a piece that failed, the next chunk may still be on its way
                     continue
             except Exception as error:
                 failure = error

@@ -28,6 +28,28 @@ _SHAPE = "/shape"  # suffix of the key of LMCache's description of a chunk, whic
 _logger = logging.getLogger("peerlane.lmcache")
 
 
+async def _end_of(task: "asyncio.Task[Any]") -> Any:
+    """Waits for the task's result. If the caller is cancelled, waits all the same, because the store uses LMCache's memory until then."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # otherwise asyncio reports that nobody asked for it
+        raise cancelled
+    return task.result()
+
+
+def _release(fetched: "list[asyncio.Task[Any]]") -> None:
+    """Gives the memory of chunks back to LMCache that nobody will receive. The tasks have ended."""
+    for task in fetched:
+        if not task.cancelled() and task.exception() is None and task.result() is not None:
+            task.result().ref_count_down()
+
+
 class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
     """LMCache's connector to a pool of the store. LMCache creates and calls it; its methods are those of RemoteConnector.
 
@@ -72,7 +94,10 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
 
     async def put(self, key: Any, memory_obj: Any) -> None:
         """Stores a chunk. Raises Error if the store refuses it, which LMCache logs. Does not change the reference count of
-        `memory_obj`."""
+        `memory_obj`, and does not use it any more when it returns, also if it is cancelled."""
+        await _end_of(asyncio.ensure_future(self._put_chunk(key, memory_obj)))
+
+    async def _put_chunk(self, key: Any, memory_obj: Any) -> None:
         name, chunk = key.to_string(), memory_obj.byte_array
         await self._put_once(name, chunk)
         if self.save_chunk_meta:
@@ -87,7 +112,16 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
                 raise
 
     async def get(self, key: Any) -> Any:
-        """Returns the chunk in new memory of LMCache, which the caller releases; None: a miss, a failure, or no memory left."""
+        """Returns the chunk in new memory of LMCache, which the caller releases; None: a miss, a failure, or no memory left. If it is
+        cancelled, it releases the memory itself."""
+        fetched = asyncio.ensure_future(self._fetch(key))
+        try:
+            return await _end_of(fetched)
+        except asyncio.CancelledError:
+            _release([fetched])
+            raise
+
+    async def _fetch(self, key: Any) -> Any:
         name = key.to_string()
         memory = None
         try:
@@ -104,7 +138,7 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
             if self.save_chunk_meta and reply.moved_bytes != shape.length:
                 raise Error(errno.EBADMSG, f"{name}: {reply.value_bytes} bytes are stored, expected {shape.length}")
             return memory if self.save_chunk_meta else self.reshape_partial_chunk(memory, reply.moved_bytes)
-        except (Error, ValueError) as error:
+        except Exception as error:  # also of LMCache's own functions, for a description that another release has stored
             if isinstance(error, Error):
                 self._log_failure("fetching a chunk", error)
             else:
@@ -117,13 +151,22 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
         return True
 
     async def batched_put(self, keys: list[Any], memory_objs: list[Any]) -> None:
-        await asyncio.gather(*(self.put(key, memory) for key, memory in zip(keys, memory_objs, strict=True)))
+        puts = [self.put(key, memory) for key, memory in zip(keys, memory_objs, strict=True)]
+        # All of them end before the first error is raised, because LMCache then reuses the memory of each.
+        for error in await asyncio.gather(*puts, return_exceptions=True):
+            if error is not None:
+                raise error
 
     def support_batched_get(self) -> bool:
         return True
 
     async def batched_get(self, keys: list[Any]) -> list[Any]:
-        return list(await asyncio.gather(*(self.get(key) for key in keys)))
+        fetched = [asyncio.ensure_future(self.get(key)) for key in keys]
+        try:
+            return list(await asyncio.gather(*fetched))
+        except asyncio.CancelledError:  # raised when all have ended
+            _release(fetched)
+            raise
 
     # ---- The rest ----
 
