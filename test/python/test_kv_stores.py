@@ -60,8 +60,8 @@ def hicache(request, address):
     """Makes storages over one pool, one a rank."""
     made = []
     with stand_in.installed("sglang") as module:
-        def make(**more):
-            extra = {"backend_name": "peerlane", "peerlane_store": address, "peerlane_pool": f"sglang {request.param}"}
+        def make(pieces=True, **more):
+            extra = {"backend_name": "peerlane", "interface_v1": int(pieces), "peerlane_store": address, "peerlane_pool": f"sglang {request.param}"}
             made.append(module.PeerlaneHiCache(config(extra_config=extra, **more), {}))
             made[-1].register_mem_pool_host(HostPool(request.param, len(made)))
             return made[-1]
@@ -99,6 +99,10 @@ def test_ranks_do_not_meet(hicache):
 
 def test_half_a_page_is_none(hicache):
     cache = hicache()
+    pool = cache.mem_pool_host
+    del cache.mem_pool_host
+    assert not cache.exists("k")  # before SGLang has given its host pool
+    cache.register_mem_pool_host(pool)
     pieces = cache._pages(["k"], tokens(0))[0]
     cache._pool.begin_put(pieces[0][0], b"x" * pieces[0][2]).wait(30)
     assert not cache.exists("k")
@@ -108,10 +112,11 @@ def test_half_a_page_is_none(hicache):
 
 
 def test_single_tensors(hicache):
-    cache = hicache()
+    cache = hicache(pieces=False)
     # NumPy's arrays have what is asked of a tensor here but for contiguous().
     value = types.SimpleNamespace(contiguous=lambda: np.arange(100, dtype=np.float32))
-    assert cache.set("one", value) and cache.batch_set(["two"], [value])
+    assert not cache.exists("one") and cache.set("one", value) and cache.batch_set(["two"], [value])
+    assert cache.exists("one") and cache.batch_exists(["one", "two", "three"]) == 2
     found = cache.batch_get(["one", "two", "three"], [np.zeros(100, np.float32), np.zeros(100, np.float32), np.zeros(100, np.float32)])
     assert np.array_equal(found[0], np.arange(100)) and np.array_equal(found[1], np.arange(100)) and found[2] is None
     assert cache.get("one", np.zeros(99, np.float32)) is None

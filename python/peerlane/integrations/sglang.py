@@ -23,6 +23,7 @@ from .._errors import Error
 from . import _pool
 
 _AT_ONCE = 64  # concurrent requests; more gain nothing and could exceed the server's limits for a principal
+_WHOLE = "page"  # in the place of a piece's number
 
 _logger = logging.getLogger("peerlane.sglang")
 
@@ -59,6 +60,8 @@ class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
         self._settings = _pool.settings_of(storage_config.extra_config or {}, "peerlane_", "sglang")
         self._store, self._pool = _pool.open_pool(self._settings)
         self._suffix = suffix_of(storage_config)
+        # As SGLang decides: it calls the batch_*_v1 methods with this setting, and otherwise those for single tensors.
+        self._is_by_pieces = bool((storage_config.extra_config or {}).get("interface_v1"))
         self._failures = _pool.Failures(_logger)
 
     # ---- Whole pages, from and to SGLang's host pool ----
@@ -83,7 +86,7 @@ class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
         return [[(self._name(key, j), int(addresses[i * count + j]), int(sizes[i * count + j])) for j in range(count)]
                 for i, key in enumerate(keys)]
 
-    def _name(self, key: str, piece: int) -> str:
+    def _name(self, key: str, piece: int | str) -> str:
         return f"{key}{self._suffix}/{piece}"
 
     def _put(self, name: str, address: int, size: int) -> Any:
@@ -103,7 +106,7 @@ class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
                 try:
                     begun.append((i, size, begin(name, address, size)))
                 except Error as error:
-                    done[i] = self._is_there("moving pages", error)
+                    done[i] = self._is_there("moving pages", error) and done[i]
             for i, size, operation in begun:
                 try:
                     operation.wait()
@@ -122,12 +125,15 @@ class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
     # ---- Which pages the store has ----
 
     def exists(self, key: str) -> bool:
-        return self._has(self._name(key, self._last_piece()))
+        return self._has(self._mark(key))
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """Returns how many pages at the beginning of `keys` the store has."""
-        last = self._last_piece()
-        return next((i for i, key in enumerate(keys) if not self._has(self._name(key, last))), len(keys))
+        return next((i for i, key in enumerate(keys) if not self._has(self._mark(key))), len(keys))
+
+    def _mark(self, key: str) -> str:
+        """Returns the name of the value that is there if the page is: its last piece, or the whole page as one tensor."""
+        return self._name(key, self._last_piece() if self._is_by_pieces else _WHOLE)
 
     def _has(self, name: str) -> bool:
         try:
@@ -138,24 +144,26 @@ class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
 
     def _last_piece(self) -> int:
         """Returns the index of the piece that is put last. Without a registered host pool, a page has one piece."""
+        pool = getattr(self, "mem_pool_host", None)
+        size = getattr(pool, "page_size", 0)
+        if pool is None or not size:
+            return 0
         if not hasattr(self, "_last"):
-            pool = getattr(self, "mem_pool_host", None)
-            size = getattr(pool, "page_size", 0)
-            self._last = len(pool.get_page_buffer_meta(torch.arange(size))[0]) - 1 if pool is not None and size else 0
+            self._last: int = len(pool.get_page_buffer_meta(torch.arange(size))[0]) - 1
         return self._last
 
     # ---- Single tensors, for configurations without "interface_v1" ----
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
         try:
-            self._pool.put(self._name(key, 0), value.contiguous(), condition="absent", after=None)
+            self._pool.put(self._name(key, _WHOLE), value.contiguous(), condition="absent", after=None)
         except Error as error:
             return self._is_there("storing a page", error)
         return True
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
         try:
-            reply = self._pool.get(self._name(key, 0), target_location, after=None)
+            reply = self._pool.get(self._name(key, _WHOLE), target_location, after=None)
         except Error as error:
             self._is_there("fetching a page", error)
             return None
