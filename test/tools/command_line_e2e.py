@@ -82,7 +82,9 @@ def suggestions():
                               (["p2p", "latncy"], 'did you mean "latency"?'), (["async", "stensil"], 'did you mean "stencil"?'),
                               (["copybw", "--sise", "4"], "unknown option --sise; did you mean --size?"),
                               (["bandwidth", "--sampels", "3"], "did you mean --samples?"), (["env", "--jsn", "-"], "did you mean --json?"),
-                              (["env", "coppy"], 'did you mean "copy"?')):
+                              (["env", "coppy"], 'did you mean "copy"?'),
+                              (["blocks", "--counts", "0"], '"0" is not a number from 1 to 1000000'),
+                              (["blocks", "--sizes", "8"], '"8" is not a size from 16 B to 64 MiB, a multiple of 16')):
         done = run(*arguments)
         check(done.returncode == 1 and wanted in done.stderr and done.stdout == "", arguments, done.returncode, done.stderr, done.stdout)
     for arguments in (["zebra"], ["store", "zebra"], ["p2p", "zebra"], ["copybw", "--zebra"], ["env", "zebra"]):

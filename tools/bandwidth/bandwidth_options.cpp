@@ -6,6 +6,7 @@
 #include <cctype>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include "base/text.hpp"
 #include "tools/bandwidth/compat_text.hpp"
@@ -284,6 +285,11 @@ class command_line {
       options_.json_path.clear();
       options_.json_to_stdout = true;
     }
+    for (const auto& [option, path] : {std::pair{"--csv", &options_.csv_path}, {"--jsonl", &options_.jsonl_path}})
+      if (*path == "-")
+        throw CLI::ValidationError(option,
+                                   "\"-\": standard output has the text or --json; name a file, or a pipe such as "
+                                   ">(command)");
   }
 
   void finish_judging() {

@@ -3,6 +3,7 @@
 #include "tools/blocks/blocks_command.hpp"
 
 #include <algorithm>
+#include <cinttypes>
 #include <random>
 
 #include "base/text.hpp"
@@ -33,9 +34,10 @@ std::vector<std::uint64_t> parse_numbers(const char* option, const std::string& 
     const std::string word = text.substr(begin, end - begin);
     const auto value = parse_size(word);
     if (!value || *value < least || *value > most || *value % step != 0)
-      throw tool_failure(format("%s: \"%s\" is not a number from %s to %s%s", option, word.c_str(),
-                                format_size(least).c_str(), format_size(most).c_str(),
-                                step > 1 ? ", a multiple of 16" : ""));
+      throw tool_failure(
+          step > 1 ? format("%s: \"%s\" is not a size from %s to %s, a multiple of %" PRIu64, option, word.c_str(),
+                            format_size(least).c_str(), format_size(most).c_str(), step)
+                   : format("%s: \"%s\" is not a number from %" PRIu64 " to %" PRIu64, option, word.c_str(), least, most));
     out.push_back(*value);
     begin = end + 1;
   }

@@ -80,6 +80,9 @@ std::optional<int> parse(const invocation& call, gate_options& options) {
   };
   one_of("--output", options.output, {"text", "line", "prometheus"});
   one_of("--exit-codes", options.codes, {"plain", "npd", "prolog"});
+  if (options.prometheus_path == "-")
+    throw tool_failure("--prometheus: name a file; --output prometheus writes to standard output");
+  if (options.learn_path == "-") throw tool_failure("--learn: name a file, which --baseline reads");
   if (!false_alarm.empty()) {
     char* end = nullptr;
     options.false_alarm = std::strtod(false_alarm.c_str(), &end);

@@ -138,7 +138,7 @@ def waived_only():
 
 def usage():
     for arguments in (["--no-such-option"], ["-b", "0"], ["-t", "0", "-p", "host"], ["-p", "nonsense"],
-                      ["--baseline", "/nonexistent.json"], ["--jsonl", "/nonexistent/x"], ["--threshold", "x"]):
+                      ["--baseline", "/nonexistent.json"], ["--jsonl", "/nonexistent/x"], ["--threshold", "x"], ["--csv", "-"], ["--jsonl", "-"]):
         done = expect_code(run(*arguments), 1)
         check("peerlane bandwidth:" in done.stderr, done.stderr)
     check("--size-sweep" in expect_code(run("-h"), 0).stdout, "help")

@@ -138,7 +138,8 @@ def outputs():
 
 def usage():
     for arguments, wanted in ((["--baseline", "/nowhere"], "--learn /nowhere"), (["--output", "xml"], "--output"),
-                              (["--false-alarm", "2"], "between 0 and 0.5"), (["--exit-codes", "x"], "--exit-codes")):
+                              (["--false-alarm", "2"], "between 0 and 0.5"), (["--exit-codes", "x"], "--exit-codes"),
+                              (["--prometheus", "-"], "--output prometheus"), (["--learn", "-"], "name a file")):
         done = run(*arguments, code=1)
         check(wanted in done.stderr, arguments, done.stderr)
     with tempfile.TemporaryDirectory() as folder:
