@@ -122,10 +122,10 @@ class store {
     if (handle_ != nullptr) peerlane_store_close(handle_);
   }
   peerlane_store_t get() const noexcept { return handle_; }
-  // EBUSY: a watch or registered memory keeps it open.
+  // EBUSY: a watch or registered memory keeps it open. EDEADLK: in a function of one of its operations; it stays open.
   status close() {
     const int code = peerlane_store_close(handle_);
-    if (code != EBUSY) handle_ = nullptr;
+    if (code != EBUSY && code != EDEADLK) handle_ = nullptr;
     return checked(code);
   }
 

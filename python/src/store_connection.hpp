@@ -103,7 +103,7 @@ class connection {
   }
 
  private:
-  // EBUSY: a watch is open, and so is the store.
+  // EBUSY: a watch is open, and so is the store. EDEADLK: called by the function of one of its operations.
   peerlane::status end() {
     if (!is_open()) return {};
     has_ended_ = true;  // with the GIL held: of several threads one closes
@@ -111,7 +111,7 @@ class connection {
       const gil_release waiting;  // closing waits for copies in progress
       return store_->close();
     }();
-    if (!outcome && outcome.error().code == EBUSY) has_ended_ = false;
+    if (!outcome && (outcome.error().code == EBUSY || outcome.error().code == EDEADLK)) has_ended_ = false;
     return outcome;
   }
   std::optional<peerlane::store> store_;  // stays as it is: other threads may be in calls

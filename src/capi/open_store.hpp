@@ -26,6 +26,9 @@ struct pending_request {
 
 struct open_store {
   ~open_store();
+  // Ends all operations, whichever threads still use the store. Its functions have returned, or are called by threads of the
+  // caller.
+  void shut_down();
   std::unique_ptr<copy::planner> copies;        // outlives the client
   std::unique_ptr<store_client::client> store;  // one of these two
   std::unique_ptr<store_client::router> cluster;

@@ -267,12 +267,21 @@ PL_EXPORT int peerlane_store_open(const peerlane_store_options* given, peerlane_
 
 PL_EXPORT int peerlane_store_close(peerlane_store_t store) {
   const pl::errno_guard keep;
-  const auto found = stores::instance().find(store);
-  if (!found) return fail(stores::instance().missing());
-  if (found->registered > 0) return fail(EBUSY, "memory is still registered with this store: release it first");
-  if (found->watches > 0) return fail(EBUSY, "a watch of this store is open: close it first");
-  stores::instance().remove(store);
-  return 0;
+  try {
+    const auto found = stores::instance().find(store);
+    if (!found) return fail(stores::instance().missing());
+    // The thread may be the store's own, whose end the call would wait for.
+    if (pl::end_function::is_inside(found.get()))
+      return fail(EDEADLK,
+                  "a function of peerlane_op_then() does not close the store of its operation: close it after the function");
+    if (found->registered > 0) return fail(EBUSY, "memory is still registered with this store: release it first");
+    if (found->watches > 0) return fail(EBUSY, "a watch of this store is open: close it first");
+    // First, because a thread that finds its operation not live may free the operation's memory.
+    found->shut_down();
+    if (!stores::instance().remove(store)) return fail(stores::instance().missing());
+    return 0;
+  }
+  PL_NO_EXCEPTIONS
 }
 
 // ---- Pools

@@ -60,7 +60,7 @@ int cancel_request(const peerlane_op_t* op) {
 int then_request(const peerlane_op_t* op, peerlane_op_function_t function, void* context) {
   return with_request(op, [&](open_store& opened, pending_request& one) {
     if (one.function != nullptr) return fail(EEXIST, "the operation has a function already: one can be called at its end");
-    auto made = std::make_shared<end_function>(function, context);
+    auto made = std::make_shared<end_function>(function, context, &opened);
     one.function = made;
     if (!one.op) {
       opened.cluster->call_at_end(one.routed, [made](const store_client::reply& got) { made->call(info_from(got)); });
@@ -105,6 +105,11 @@ int wait_all_requests(peerlane_op_t* ops, std::size_t count, std::int64_t timeou
 PL_NO_EXCEPTIONS
 
 }  // namespace
+
+void open_store::shut_down() {
+  if (store) store->shut_down();
+  if (cluster) cluster->shut_down();
+}
 
 open_store::~open_store() {
   // Requests in progress end with ECANCELED, and their functions are called with it.

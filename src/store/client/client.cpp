@@ -62,25 +62,35 @@ result<std::unique_ptr<client>> client::open(const client_options& options) {
 }
 
 client::~client() {
+  shut_down();
   {
-    lock_t hold(lock_);
-    closing_ = true;
-    changed_.notify_all();
-    (void)eventfd_write(wake_fd_, 1);
-    changed_.wait(hold, [&] { return !pumping_; });
+    const lock_t hold(lock_);
+    leave_ucx();
   }
-  if (background_.joinable()) background_.join();
-  lock_t hold(lock_);
-  current_.clear();  // nothing more is sent
-  for (auto& one : copies_) wait_for_copies(*one);
-  const auto asked = asked_;
-  for (const auto& [id, one] : asked)
-    if (!one->done()) finish(one, ECANCELED, "the client was closed");
-  run_callbacks(hold);
-  leave_ucx();
-  hold.unlock();
   arena_.reset();
   close(wake_fd_);
+}
+
+void client::shut_down() {
+  lock_t hold(lock_);
+  closing_ = true;  // no thread drives the connection any more, and no operation begins
+  changed_.notify_all();
+  (void)eventfd_write(wake_fd_, 1);
+  changed_.wait(hold, [&] { return !pumping_; });
+  for (auto& one : copies_) wait_for_copies(*one);
+  const bool leaves_memory = leaves_memory_at_store();
+  current_.clear();  // nothing more is sent
+  const auto asked = asked_;
+  for (const auto& [id, one] : asked)
+    if (!one->done()) finish(one, ECANCELED, kClosed);
+  wire_.reset();
+  changed_.notify_all();
+  run_callbacks(hold);
+  const std::uint64_t session = std::exchange(last_session_, 0);
+  std::thread background = std::exchange(background_, {});
+  hold.unlock();
+  if (background.joinable()) background.join();
+  if (leaves_memory) take_back(session);
 }
 
 clock::time_point client::deadline_of(int timeout_ms) const {
@@ -233,10 +243,11 @@ void client::start(std::span<const operation_ptr> list) {
       continue;
     }
     if (noticed) ++noticed_;
-    if (auto able = noticed ? start_background() : status(); !able) finish(one, able.code(), able.error().message);
+    if (closing_) finish(one, ECANCELED, kClosed);
+    else if (auto able = noticed ? start_background() : status(); !able) finish(one, able.code(), able.error().message);
     else submit(one);
   }
-  if (wire_ && !flush())
+  if (wire_ && !closing_ && !flush())
     (void)eventfd_write(wake_fd_, 1);  // wakes the driving thread, which then also waits for room in the socket
   wake_background();
   run_callbacks(hold);
@@ -273,7 +284,7 @@ status client::call_at_end(const operation_ptr& one, std::function<void(operatio
 
 bool client::test(const operation_ptr& one) {
   lock_t hold(lock_);
-  if (!one->done() && !pumping_) {
+  if (!one->done() && !pumping_ && !closing_) {
     pumping_ = true;
     pump(hold, clock::now(), false);
     pumping_ = false;
@@ -308,7 +319,7 @@ bool client::wait(const operation_ptr& one, clock::time_point deadline) {
   const std::chrono::microseconds usual(options_.spin_us);
   auto busy = clock::now();
   while (!one->done()) {
-    if (pumping_) {
+    if (pumping_ || closing_) {
       changed_.wait_until(hold, std::min(deadline, clock::now() + kMaxSleep));
     } else {
       pumping_ = true;

@@ -94,7 +94,7 @@ result<memory> find_memory(const cu::driver_table* cuda, const copy::planner* co
 class client {
  public:
   static result<std::unique_ptr<client>> open(const client_options& options);
-  // Pending operations end with ECANCELED first; GPU copies in progress are waited for.
+  // shut_down(). Not by the client's own thread, which calls `callback`.
   ~client();
   client(const client&) = delete;
   client& operator=(const client&) = delete;
@@ -143,6 +143,10 @@ class client {
   status call_at_end(const operation_ptr& one, std::function<void(operation&)> function);
   // start() and wait().
   reply run(const operation_ptr& one);
+  // Ends all operations with ECANCELED, also those that other threads wait for and later ones; copies in progress are waited
+  // for. Afterwards nothing touches the callers' memory, and no callback runs on the client's own thread. Not by that
+  // thread.
+  void shut_down();
 
   // As find_memory.
   result<memory> classify(std::uint64_t address, std::uint64_t bytes) const;
@@ -279,6 +283,8 @@ class client {
   status connect_now(lock_t& hold, unsigned timeout_ms);
   bool connect_again(lock_t& hold, clock::time_point deadline);
   void lose_connection(const failure& reason);
+  bool leaves_memory_at_store();
+  void take_back(std::uint64_t session) const;
 
   struct sending {
     std::string head;

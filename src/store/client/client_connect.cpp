@@ -11,6 +11,9 @@
 namespace pl::store_client {
 namespace {
 
+using store_protocol::opcode;
+
+constexpr unsigned kTakeBackMs = 1000;  // a store that does not answer keeps the memory until this process ends
 constexpr auto kFirstBackoff = std::chrono::milliseconds(10), kLastBackoff = std::chrono::milliseconds(1000);
 
 }  // namespace
@@ -100,6 +103,30 @@ void client::lose_connection(const failure& reason) {
       finish(one, ECONNRESET, reason.message + "; whether it was done is not known");
     }
   }
+}
+
+// Whether the store would keep grants or pins of this connection, because this process could still use them. Pins that are
+// not released yet are released here. Precondition: the lock is held, no thread drives the connection, and no copy is in
+// progress.
+bool client::leaves_memory_at_store() {
+  if (last_session_ == 0) return false;
+  if (!wire_ || !asked_.empty()) return true;
+  if (unpin_.empty()) return false;
+  operation note;  // no answer is awaited
+  note.head.op = opcode::unpin;
+  ask(note, opcode::unpin, {});
+  return !flush() || !wire_;
+}
+
+// Tells the store, over another connection, that this process no longer uses what that session held. Otherwise the store
+// would keep it until the process ends.
+void client::take_back(std::uint64_t session) const {
+  const auto wire = connect(options_.server, kTakeBackMs);
+  if (!wire) return;
+  handshake_request request;
+  request.last_session = session;
+  request.attach = false;
+  (void)do_handshake(**wire, request, kTakeBackMs);
 }
 
 bool client::connect_again(lock_t& hold, clock::time_point deadline) {

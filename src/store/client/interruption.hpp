@@ -40,6 +40,7 @@ class no_interruption {
   const interruption before_;
 };
 
+inline constexpr const char* kClosed = "the store was closed";
 inline constexpr const char* kInterrupted = "the call was interrupted; whether it was done is not known";
 
 }  // namespace pl::store_client

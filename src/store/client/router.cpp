@@ -110,12 +110,15 @@ result<router::client_ptr> router::reach(const std::string& endpoint, clock::tim
         found != connections_.end() && found->second.local_of == local.instance)
       return found->second.link;
   }
-  auto mine = connect_to(endpoint, local, end);
+  auto mine = closing_ ? failure{ECANCELED, kClosed} : connect_to(endpoint, local, end);
   if (!mine) return mine.error();
   server_link before;  // released after the lock
   const std::lock_guard hold(lock_);
+  if (closing_) return failure{ECANCELED, kClosed};
   auto& entry = connections_[endpoint];
   if (entry.link == nullptr || entry.local_of != local.instance) {  // otherwise another thread was faster
+    std::erase_if(clients_, [](const auto& one) { return one.expired(); });
+    clients_.push_back(*mine);
     before = std::exchange(entry, server_link{*std::move(mine), {}, local.instance});
   }
   return entry.link;
@@ -137,7 +140,7 @@ status router::refresh(const std::string& first, clock::time_point end) {
   failure last{EHOSTUNREACH, "no server of the cluster is known: give the address of one"};
   bool answered = false;
   for (const auto& endpoint : list) {
-    if (clock::now() >= end || own_interruption().comes(clock::now())) break;
+    if (clock::now() >= end || failure_of_wait()) break;
     const auto connection = reach(endpoint, end);
     if (!connection) {
       last = connection.error();
@@ -186,7 +189,7 @@ reply router::ask_anyone(opcode op, std::string_view key, const store_protocol::
   reply last = failed_reply(EHOSTUNREACH, "no server of the cluster is known");
   for (auto pause = kFirstPause; clock::now() < deadline; pause = std::min(pause * 2, kLastPause)) {
     for (const auto& endpoint : endpoints()) {
-      if (own_interruption().comes(clock::now())) return failed_reply(EINTR, kInterrupted);
+      if (auto failed = failure_of_wait()) return *std::move(failed);
       if (clock::now() >= deadline) return last;
       const auto connection = reach(endpoint, deadline);
       if (!connection) {
@@ -255,11 +258,17 @@ reply router::attempt(const std::string& endpoint, std::uint32_t pool, clock::ti
   return got;
 }
 
-bool router::pause_for_newer_map(std::chrono::milliseconds pause, clock::time_point end) {
+std::optional<reply> router::failure_of_wait() const {
+  if (closing_) return failed_reply(ECANCELED, kClosed);
+  if (own_interruption().comes(clock::now())) return failed_reply(EINTR, kInterrupted);
+  return std::nullopt;
+}
+
+std::optional<reply> router::pause_for_newer_map(std::chrono::milliseconds pause, clock::time_point end) {
   ++retries_;
   (void)refresh({}, end);
   std::this_thread::sleep_for(pause);
-  return !own_interruption().comes(clock::now());
+  return failure_of_wait();
 }
 
 reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t bytes, bool changes, int timeout_ms,
@@ -293,7 +302,7 @@ reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t byt
     if (last.status != EAGAIN) (void)refresh(last.status == EREMOTE ? endpoint : std::string(), end);
     else if (pause == kLastPause) (void)refresh({}, end);
     std::this_thread::sleep_for(pause);
-    if (own_interruption().comes(clock::now())) return failed_reply(EINTR, kInterrupted);
+    if (auto failed = failure_of_wait()) return *std::move(failed);
   }
 }
 

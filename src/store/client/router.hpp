@@ -40,7 +40,7 @@ class router {
  public:
   // ENOTSUP if the servers are not in a cluster.
   static result<std::unique_ptr<router>> open(const router_options& options);
-  // Pending operations end with ECANCELED first.
+  // shut_down(). Not by a thread that calls a function of call_at_end().
   ~router();
   router(const router&) = delete;
   router& operator=(const router&) = delete;
@@ -82,6 +82,9 @@ class router {
 
   // As client::call_at_end, but never fails.
   void call_at_end(const routed_ptr& one, std::function<void(const reply&)> function);
+
+  // As client::shut_down.
+  void shut_down();
 
   // As client::classify.
   result<memory> classify(std::uint64_t address, std::uint64_t bytes) const;
@@ -131,8 +134,10 @@ class router {
   // Takes a newer map from the first server that has one, beginning with `first`.
   status refresh(const std::string& first, clock::time_point end);
   std::shared_ptr<const cluster_map> current_map() const;
-  // Before another attempt with all servers. Returns false if the calling thread's wait is interrupted.
-  bool pause_for_newer_map(std::chrono::milliseconds pause, clock::time_point end);
+  // Before another attempt with all servers. Returns as failure_of_wait().
+  std::optional<reply> pause_for_newer_map(std::chrono::milliseconds pause, clock::time_point end);
+  // Why the calling thread is not to make another attempt: the router is closed, or the wait was interrupted.
+  std::optional<reply> failure_of_wait() const;
   std::vector<std::string> endpoints() const;
   std::uint64_t map_epoch() const;
   std::string endpoint_for(unsigned copies, std::string_view key) const;
@@ -177,6 +182,7 @@ class router {
   mutable std::mutex lock_;
   std::shared_ptr<const cluster_map> map_;
   std::map<std::string, server_link> connections_;
+  std::vector<std::weak_ptr<client>> clients_;  // also those that are forgotten, but still used by a thread
   std::map<std::uint32_t, pool_here> pools_;
 
   mutable std::mutex tasks_lock_;  // never held together with lock_
@@ -184,7 +190,7 @@ class router {
   std::multimap<clock::time_point, retry_task> tasks_;
   std::vector<client*> closing_clients_;  // a client's own thread may release it last, and cannot close it
   std::vector<std::thread> workers_;
-  bool closing_ = false;
+  std::atomic<bool> closing_{false};  // once true, no connection is added
 };
 
 }  // namespace pl::store_client

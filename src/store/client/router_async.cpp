@@ -188,7 +188,7 @@ void router::finish(const routed_ptr& one, reply got) {
 }
 
 void router::queue(retry_task task) {
-  reply refused = failed_reply(ECANCELED, "the store was closed");
+  reply refused = failed_reply(ECANCELED, kClosed);
   {
     const std::lock_guard hold(tasks_lock_);
     if (!closing_) {
@@ -279,7 +279,9 @@ void router::launch(const routed_ptr& one) {
   (*connection)->start(op);
 }
 
-router::~router() {
+router::~router() { shut_down(); }
+
+void router::shut_down() {
   std::vector<std::thread> hands;
   {
     const std::lock_guard hold(tasks_lock_);
@@ -289,15 +291,24 @@ router::~router() {
   tasks_changed_.notify_all();
   for (auto& one : hands) one.join();
   // From here on, clients are closed where their last reference is released.
-  for (client* gone : std::exchange(closing_clients_, {})) delete gone;
+  std::vector<client*> gone;
+  std::multimap<clock::time_point, retry_task> tasks;
+  {
+    const std::lock_guard hold(tasks_lock_);
+    gone.swap(closing_clients_);
+    tasks.swap(tasks_);
+  }
+  for (client* const one : gone) delete one;
   std::map<std::string, server_link> connections;
+  std::vector<std::weak_ptr<client>> clients;
   {
     const std::lock_guard hold(lock_);
     connections.swap(connections_);
+    clients.swap(clients_);
   }
-  connections.clear();
-  for (const auto& [due, left] : std::exchange(tasks_, {}))
-    finish(left.operation, failed_reply(ECANCELED, "the store was closed"));
+  for (const auto& each : clients)
+    if (const auto one = each.lock()) one->shut_down();  // other threads may be in calls on it
+  for (const auto& [due, left] : tasks) finish(left.operation, failed_reply(ECANCELED, kClosed));
 }
 
 }  // namespace pl::store_client

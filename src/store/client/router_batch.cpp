@@ -80,8 +80,8 @@ std::vector<reply> router::run_batch(opcode op, std::uint32_t pool, std::span<co
           call.out[i].text += "; " + waits;
       break;
     }
-    if (!pause_for_newer_map(pause, call.end)) {
-      for (const std::size_t i : left) call.out[i] = failed_reply(EINTR, kInterrupted);
+    if (const auto failed = pause_for_newer_map(pause, call.end)) {
+      for (const std::size_t i : left) call.out[i] = *failed;
       break;
     }
   }

@@ -83,7 +83,7 @@ reply router::for_all_units(std::uint32_t pool, const asker& ask, std::vector<re
       const std::string reason = why_not_all(left);
       return last.status == 0 ? failed_reply(EAGAIN, reason) : failed_reply(last.status, last.text + "; " + reason);
     }
-    if (!pause_for_newer_map(pause, end)) return failed_reply(EINTR, kInterrupted);
+    if (auto failed = pause_for_newer_map(pause, end)) return *std::move(failed);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -360,6 +361,115 @@ TEST_F(store_api, ClosingEndsWhatIsUnderWay) {
   EXPECT_EQ(calls, 1);
   EXPECT_TRUE(code == ECANCELED || code == 0) << code;
   EXPECT_EQ(put->wait().code(), EINVAL);
+}
+
+// Another thread is in a call on the store, which keeps the client behind it alive.
+TEST_F(store_api, ClosingEndsWhatIsUnderWayBesideOtherThreads) {
+  const auto value = random_value(4'000'000, 3);
+  ASSERT_TRUE(store_->put(pool_, "k", value));
+  std::atomic<bool> is_inside{false}, may_leave{false};
+  std::thread other([&] {
+    (void)store_->find(pool_, nullptr, nullptr, [&](std::string_view, std::uint64_t) {
+      is_inside = true;
+      while (!may_leave) std::this_thread::yield();
+      return true;
+    });
+  });
+  while (!is_inside) std::this_thread::yield();
+  constexpr int kGets = 50;
+  std::vector<bytes_t> rooms(kGets, bytes_t(4'000'000));
+  std::vector<peerlane::operation> gets;
+  std::atomic<int> calls{0};
+  for (auto& room : rooms) {
+    auto get = store_->begin_get(pool_, "k", room);
+    ASSERT_TRUE(get) << get.error().message;
+    ASSERT_TRUE(get->then([&](const peerlane::op_info&) { ++calls; }));
+    gets.push_back(*std::move(get));
+  }
+  EXPECT_TRUE(store_->close());
+  EXPECT_EQ(calls, kGets);
+  EXPECT_EQ(gets.back().wait().code(), EINVAL);
+  may_leave = true;
+  other.join();
+}
+
+// A thread that waits for an operation learns its end before it may free the memory; calls in progress end too.
+TEST_F(store_api, ThreadsThatUseAStoreWhileItIsClosed) {
+  constexpr std::size_t kBytes = 1'000'000;
+  const std::string address = rig_.config.data + "/store.sock";
+  for (int round = 0; round < 20; ++round) {
+    auto opened = peerlane::store::open_at(address);
+    ASSERT_TRUE(opened) << opened.error().message;
+    const auto pool = opened->open_pool("p");
+    ASSERT_TRUE(pool);
+    const peerlane_store_t handle = opened->get();  // as in C: the C++ object belongs to one thread
+    std::vector<std::thread> others;
+    for (unsigned i = 0; i < 4; ++i)
+      others.emplace_back([&, i] {
+        bytes_t bytes(kBytes);
+        const auto item = peerlane::store::item_for(i % 2 == 0 ? PEERLANE_STORE_PUT : PEERLANE_STORE_GET, *pool, "k", bytes);
+        for (int code = 0; code != EINVAL && code != ECANCELED;) {
+          std::array<peerlane_op_t, 3> ops{};
+          const std::array items{item, item, item};
+          code = peerlane_store_begin(handle, items.data(), items.size(), ops.data());
+          for (auto& op : ops)
+            if (const int ended = peerlane_op_wait(&op, PEERLANE_NO_LIMIT, nullptr); ended != 0 && ended != ENOENT)
+              code = ended;
+        }
+        std::fill(bytes.begin(), bytes.end(), 7);  // nothing else writes there any more
+        std::this_thread::yield();
+        EXPECT_EQ(std::count(bytes.begin(), bytes.end(), 7), static_cast<std::ptrdiff_t>(kBytes));
+      });
+    std::this_thread::sleep_for(std::chrono::milliseconds(5 + round));
+    EXPECT_TRUE(opened->close());
+    for (auto& one : others) one.join();
+  }
+}
+
+// The thread that calls the function is the store's own, or one that waits in a call on the store.
+TEST_F(store_api, AFunctionDoesNotCloseTheStoreOfItsOperation) {
+  const auto value = random_value(100'000, 3);
+  for (const bool is_ended : {false, true}) {
+    auto put = store_->begin_put(pool_, "k", value);
+    ASSERT_TRUE(put);
+    if (is_ended) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::atomic<int> code{-1}, of_another{-1};
+    ASSERT_TRUE(put->then([&](const peerlane::op_info&) {
+      auto other = peerlane::store::open_at(rig_.config.data + "/store.sock");
+      of_another = other ? other->close().code() : other.code();
+      code = store_->close().code();
+    }));
+    EXPECT_TRUE(put->wait());
+    EXPECT_EQ(code, EDEADLK);
+    EXPECT_EQ(of_another, 0);
+  }
+  EXPECT_TRUE(store_->put(pool_, "k", value)) << "the store is still open";
+  EXPECT_TRUE(store_->close());
+}
+
+// What closed stores had of the server's memory is free, although their process lives on.
+TEST_F(store_api, ClosingGivesTheMemoryBack) {
+  const auto value = random_value(4'000'000, 3);
+  bytes_t room(value.size());
+  auto volatile_put = peerlane::store::put_options();
+  volatile_put.durability = PEERLANE_VOLATILE;
+  volatile_put.timeout_ms = 5'000;
+  for (int round = 0; round < 12; ++round) {  // four of them are more than max_principal_memory_percent
+    auto opened = peerlane::store::open_at(rig_.config.data + "/store.sock");
+    ASSERT_TRUE(opened) << opened.error().message;
+    const auto pool = opened->open_pool("p");
+    ASSERT_TRUE(pool);
+    const auto put = opened->put(*pool, "k", value, &volatile_put);
+    ASSERT_TRUE(put) << "round " << round << ": " << put.error().message;
+    EXPECT_TRUE(opened->get(*pool, "k", room));
+    std::vector<peerlane::operation> ops;
+    for (int i = 0; i < 4 && round % 2 == 0; ++i)
+      if (auto one = opened->begin_put(*pool, "k", value, &volatile_put)) ops.push_back(*std::move(one));
+    for (int i = 0; i < 4 && round % 4 != 0; ++i)
+      if (auto one = opened->begin_get(*pool, "k", room)) ops.push_back(*std::move(one));
+    for (int i = 0; i < round && !ops.empty(); ++i) (void)ops.front().test();
+    ASSERT_TRUE(opened->close());
+  }
 }
 
 TEST_F(store_api, MistakesAreErrorsWithASentence) {
