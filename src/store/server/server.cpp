@@ -326,7 +326,10 @@ status server::state::open() {
   };
   if (cluster) cluster->when_pool_changed([this](const store::pool_info& pool) { parts->policy_changed(policy_of(pool)); });
   if (auto room = check_descriptors(descriptor_limit); !room) return room;
-  if (local) accept(local->acceptor);
+  if (local) {
+    accept(local->acceptor);
+    local->watch(config, log, [this] { accept(local->acceptor); });
+  }
   if (remote) accept(*remote);
   if (prometheus) accept(*prometheus);
   return {};
@@ -517,7 +520,7 @@ void server::state::begin_stop() {
   if (stopping) return;
   stopping = true;
   std::error_code ignored;
-  if (local) local->acceptor.close(ignored);
+  if (local) local->close();
   if (remote) remote->close(ignored);
   if (prometheus) prometheus->close(ignored);
   if (signals) signals->cancel(ignored);
