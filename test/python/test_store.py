@@ -506,3 +506,23 @@ def test_a_refused_close_leaves_the_store_open(server):
         store.delete_pool("refused")
         store._connection.close()
         assert not store._connection.is_open
+
+
+def test_a_function_does_not_close_the_store_of_its_operation(server):
+    """The thread that calls it may be the store's own: it ended the process."""
+    with peerlane.store.open(server) as store:
+        pool = store.create_pool("in a function")
+        told = []
+
+        def close(_):
+            try:
+                store.close()
+            except peerlane.Error as refused:
+                told.append(refused.errno)
+
+        put = pool.begin_put("k", b"1" * 100_000)
+        put.then(close)
+        put.wait()
+        assert told == [errno.EDEADLK]
+        assert len(pool.read("k")) == 100_000
+        store.delete_pool("in a function")

@@ -4,8 +4,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <peerlane/store.hpp>
+#include <thread>
 
 #include "test/store/cluster/cluster_rig.hpp"
 #include "test/support/sim_fixture.hpp"
@@ -221,6 +223,48 @@ TEST_F(cluster_api, ManyAtOnceEndInEveryWayWhileAServerGoes) {
   items[5].key = nullptr;
   EXPECT_EQ(peerlane_store_begin(store_->get(), items.data(), kItems, ops.data()), EINVAL);
   EXPECT_NE(std::string(peerlane_store_last_error()).find("item 5"), std::string::npos);
+}
+
+// As test/api/store: closing ends everything, whichever threads use the store, and is refused in its functions.
+TEST_F(cluster_api, ClosingEndsTheCallsOfOtherThreads) {
+  put_all();
+  constexpr int kGets = 200;
+  std::vector<bytes_t> rooms(kGets, bytes_t(300'000));
+  const peerlane_store_t handle = store_->get();
+  std::atomic<int> calls{0}, refused{0};
+  std::vector<peerlane::operation> gets;
+  for (int i = 0; i < kGets; ++i) {
+    auto get = store_->begin_get(pool_, key_at(static_cast<std::uint64_t>(i) % kKeys), rooms[static_cast<std::size_t>(i)]);
+    ASSERT_TRUE(get) << get.error().message;
+    ASSERT_TRUE(get->then([&](const peerlane::op_info&) {
+      if (peerlane_store_close(handle) == EDEADLK) ++refused;
+      ++calls;
+    }));
+    gets.push_back(*std::move(get));
+  }
+  std::vector<std::thread> others;
+  std::array<std::atomic<int>, 4> codes{};
+  std::atomic<int> begun{0};
+  for (std::size_t i = 0; i < codes.size(); ++i)
+    others.emplace_back([&, i] {
+      const std::string key = key_at(i);
+      bytes_t value(100'000);
+      ++begun;
+      for (int code = 0; codes[i] == 0; codes[i] = code)
+        code = i == 0 ? peerlane_store_sync(handle, pool_)
+                      : peerlane_store_put(handle, pool_, key.data(), key.size(), peerlane::buffer(value), nullptr, nullptr);
+    });
+  while (begun < static_cast<int>(codes.size())) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  rig_->stop_together({"a", "b", "c"});  // the calls look for servers
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_TRUE(store_->close());
+  for (auto& one : others) one.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(20)) << "their timeout is 90 s";
+  EXPECT_EQ(calls, kGets);
+  EXPECT_EQ(refused, kGets);
+  for (const auto& code : codes) EXPECT_TRUE(code == ECANCELED || code == EINVAL) << code;
 }
 
 TEST_F(cluster_api, PutsWaitUntilServersReturn) {
