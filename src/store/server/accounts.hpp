@@ -17,6 +17,8 @@ struct account {
   std::atomic<std::uint64_t> connections{0};
   std::atomic<std::uint64_t> buffer_bytes{0};                      // frames begun and answers not taken yet
   std::atomic<std::uint64_t> memory_bytes{0};                      // of the memory tier: grants, puts in progress, pins
+  std::atomic<std::uint64_t> pinned_bytes{0};                      // the pins among them
+  std::atomic<std::uint64_t> put_waited_ns{0};                     // when a put last found no room in its share
   std::atomic<std::uint64_t> device_bytes{0}, device_memories{0};  // handed over by the principal
   std::atomic<std::uint64_t> watches{0}, watch_bytes{0};           // changes that it has not taken yet
 };

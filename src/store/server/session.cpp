@@ -87,6 +87,8 @@ bool session::join_principal() {
   connected_ = account_share(mine, &account::connections);
   buffers_ = account_share(mine, &account::buffer_bytes);
   memory_ = account_share(mine, &account::memory_bytes);
+  pins_ = account_share(mine, &account::pinned_bytes);
+  account_ = mine;
   connected_.set(1);
   return connected_.all() <= parts_.config.max_principal_connections;
 }
@@ -199,6 +201,7 @@ void session::hold_pin(std::uint64_t pin, std::uint64_t bytes, bool is_leased) {
   pinned_[pin] = {counted, is_leased};
   pinned_bytes_ += counted;
   memory_.set(granted_bytes_ + pinned_bytes_);
+  pins_.set(pinned_bytes_);
 }
 
 void session::count_buffers() {

@@ -187,6 +187,8 @@ class session : public std::enable_shared_from_this<session> {
   status may_hold(std::uint64_t bytes, std::uint64_t others = 0) const;
   std::uint64_t max_held_bytes() const;
   failure holds_enough(std::uint64_t held_bytes) const;
+  // Whether a get waits until a put of its principal has found room.
+  bool lets_puts_pass(const pending_request& request) const;
   void hold(std::uint64_t bytes);
   void release_hold(std::uint64_t bytes);
   void hold_pin(std::uint64_t pin, std::uint64_t bytes, bool is_leased = false);
@@ -241,6 +243,8 @@ class session : public std::enable_shared_from_this<session> {
   bool holds_too_much(const request_ptr& request, const store::pinned_value& value);
   bool retry_lookup(const request_ptr& request, const std::string& key,
                     void (session::*handler)(const request_ptr&, const store::pinned_value&));
+  void look_up_later(const request_ptr& request, const std::string& key,
+                     void (session::*handler)(const request_ptr&, const store::pinned_value&));
   void send_value(const request_ptr& request, const store::pinned_value& value);
   void alloc(const request_ptr& request, std::string_view key);
   void arrived(const request_ptr& request);
@@ -447,7 +451,8 @@ class session : public std::enable_shared_from_this<session> {
   std::uint64_t opened_ns_ = 0;
   std::uint64_t progress_ns_ = 0;     // when a frame, or a good part of one, last arrived
   std::uint64_t progress_bytes_ = 0;  // bytes since then
-  account_share connected_, buffers_, memory_;
+  account_ref account_;
+  account_share connected_, buffers_, memory_, pins_;
   std::uint64_t parse_ns_ = 0;  // when the parsed bytes were read; requests of one read share it
   std::optional<incoming_body> incoming_;
   std::unordered_map<std::uint64_t, std::shared_ptr<upload>> uploads_;

@@ -46,6 +46,18 @@ bool session::has_waited(const pending_request& request) const {
 
 bool session::is_queue_full() const { return queued_bytes_ >= kMaxQueuedBytes; }
 
+// Gets of values in memory do not wait for the share, but occupy it. If they follow each other without a pause and occupy
+// most of it, a put would wait until its deadline. They wait until enough of them have ended; not for long, because a client
+// may keep its pins, and the put may wait for something else.
+bool session::lets_puts_pass(const pending_request& request) const {
+  constexpr std::uint64_t kRecentNs = 10'000'000;  // the put tries again after kRoomPause
+  constexpr std::uint64_t kPatienceNs = 1'000'000'000;
+  if (request.head.value_bytes <= kInlineBytes || pins_.all() <= max_held_bytes() / 2) return false;
+  const std::uint64_t now_ns = monotonic_ns();
+  return now_ns - account_->put_waited_ns < kRecentNs && now_ns - request.began_ns < kPatienceNs &&
+         clock::now() + kRoomPause < request.deadline && !closed_ && !wire_->has_left();
+}
+
 void session::retry_later(std::function<void()> again) {
   const auto timer = std::make_shared<asio::steady_timer>(home_);
   timer->expires_after(kRoomPause);

@@ -242,7 +242,10 @@ result<store::grant> session::begin(const pending_request& request, std::string_
     options.from_current = true;
   }
   if (const status may = may_begin(length); !may) return may.error();
-  if (auto may = may_hold(length); !may) return may.error();
+  if (auto may = may_hold(length); !may) {
+    account_->put_waited_ns = monotonic_ns();
+    return may.error();
+  }
   if (!request.fields.copy) options.owner = owner_of(request.fields);  // another server has admitted a copy
   options.request = request_of(request.fields);
   options.level = put_options_of(request.fields, 0).level;
@@ -461,6 +464,7 @@ void session::erase(const request_ptr& request, std::string_view key) {
 
 void session::find_value(const request_ptr& request, std::string_view key,
                          void (session::*handler)(const request_ptr&, const store::pinned_value&)) {
+  if (lets_puts_pass(*request)) return look_up_later(request, std::string(key), handler);
   store::get_options options;
   options.verify = (request->head.flags & flag::verify) != 0;
   // A client that can read pieces gets the value without loading it into memory.
@@ -504,11 +508,16 @@ bool session::retry_lookup(const request_ptr& request, const std::string& key,
   const auto most = wants_pin(*request) ? std::min(request->deadline, began + kTimeout) : request->deadline;
   if (closed_ || clock::now() + kTimeout / 10 >= most || wire_->has_left()) return false;
   ++parts_.counters.waits_for_room;
+  look_up_later(request, key, handler);
+  return true;
+}
+
+void session::look_up_later(const request_ptr& request, const std::string& key,
+                            void (session::*handler)(const request_ptr&, const store::pinned_value&)) {
   retry_later([me = shared_from_this(), request, key, handler] {
     if (me->closed_) return me->answer(request, {ECONNABORTED, "the connection is gone"});
     me->find_value(request, key, handler);
   });
-  return true;
 }
 
 void session::send_value(const request_ptr& request, const store::pinned_value& value) {
@@ -589,6 +598,7 @@ void session::let_go(std::span<const std::uint64_t> pins) {
     if (const auto mine = pinned_.extract(pin)) pinned_bytes_ -= mine.mapped().bytes;
   }
   memory_.set(granted_bytes_ + pinned_bytes_);
+  pins_.set(pinned_bytes_);
 }
 
 // Clients can guess the numbers of others' pins. Unpinning one would reuse memory that a transfer still reads.

@@ -3,7 +3,10 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <atomic>
+#include <deque>
 #include <fstream>
+#include <thread>
 
 #include "test/store/server/raw_peer.hpp"
 
@@ -233,6 +236,53 @@ TEST(store_pressure, UnreadValuesDoNotFillTheMemoryTier) {
     ASSERT_EQ(store->run(store->make_erase(*pool, "k", {})).status, 0);
     ASSERT_LE(rig.server().engine().stats().pins, 14u);  // what it may hold, and what is being read (28 before)
   }
+}
+
+// All clients of plain TCP are one principal. Their gets occupy all of its share, and follow each other without a pause.
+TEST(store_pressure, GetsThatFollowEachOtherLeaveRoomForPuts) {
+  store_rig rig;
+  rig.config.arena_bytes = 16u << 20;
+  rig.config.chunk_bytes = 16u << 20;
+  rig.start();
+  const auto store = store_rig::open(rig.over_tcp());
+  const auto pool = make_pool(*store, "p");
+  const auto options = [] {
+    auto out = at_level(durability::volatile_);
+    out.timeout_ms = 10'000;
+    return out;
+  }();
+  const auto value = random_value(1u << 20, 1);
+  ASSERT_EQ(put(*store, pool, "k", value, options).status, 0);
+  std::atomic<bool> stop{false};
+  std::atomic<std::uint64_t> gets{0};
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 8; ++i)
+    readers.emplace_back([&] {
+      const auto mine = store_rig::open(rig.over_tcp());
+      const auto same = mine->open_pool("p");
+      ASSERT_TRUE(same);
+      std::vector<bytes_t> rooms(4, bytes_t(value.size()));
+      std::deque<store_client::operation_ptr> all;
+      for (std::size_t turn = 0; !stop; ++turn) {
+        all.push_back(mine->make_get(*same, "k", memory_of(rooms[turn % rooms.size()]), {}));
+        mine->start(all.back());
+        if (all.size() < rooms.size()) continue;
+        mine->wait(all.front());
+        EXPECT_EQ(all.front()->got.status, 0) << all.front()->got.text;
+        all.pop_front();
+        ++gets;
+      }
+      for (const auto& one : all) mine->wait(one);
+    });
+  EXPECT_TRUE(soon([&] { return gets > 50; }));
+  const auto longer = random_value(4u << 20, 2);  // a third of the share
+  for (int turn = 0; turn < 5; ++turn) {
+    const auto done = put(*store, pool, "other", longer, options);
+    EXPECT_EQ(done.status, 0) << done.text << ", turn " << turn;
+    if (done.status != 0) break;
+  }
+  stop = true;
+  for (auto& one : readers) one.join();
 }
 
 // Whoever can connect can cause a warning with each request.
