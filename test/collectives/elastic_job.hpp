@@ -9,6 +9,7 @@
 #include <atomic>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "base/clock.hpp"
@@ -34,9 +35,26 @@ inline std::string secret_file(const char* name, const char* secret) {
 
 struct elastic_rank {
   int rank = 0, size = 1;
-  std::uint32_t process = 1;  // of this rank, as the launcher counts
+  std::uint32_t process = 1;                    // of this rank, as the launcher counts
+  std::atomic<std::uint32_t>* talks = nullptr;  // ends of talk() and all_reduce_once() at all ranks so far
   messaging::messenger* messages = nullptr;
   executor* all = nullptr;
+};
+
+// An atomic that the processes of a job share.
+template <class Value>
+class shared_atomic {
+ public:
+  shared_atomic()
+      : value_(new (mmap(nullptr, sizeof *value_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+                   std::atomic<Value>(Value{})) {}
+  ~shared_atomic() { munmap(value_, sizeof *value_); }
+  shared_atomic(const shared_atomic&) = delete;
+  shared_atomic& operator=(const shared_atomic&) = delete;
+  std::atomic<Value>& get() const { return *value_; }
+
+ private:
+  std::atomic<Value>* const value_;
 };
 
 class elastic_job {
@@ -99,6 +117,8 @@ class elastic_job {
   }
 
  private:
+  std::shared_ptr<shared_atomic<std::uint32_t>> talks_ = std::make_shared<shared_atomic<std::uint32_t>>();
+
   [[noreturn]] void be(int rank, std::uint32_t process, const std::function<int(const elastic_rank&)>& body) const {
     alarm(120);  // a hang is a failure, not a hung test program
     int code = 1;
@@ -119,7 +139,7 @@ class elastic_job {
     CHECK_OK(messages);
     auto all = executor::open(**messages, **group);
     CHECK_OK(all);
-    return body({rank, size, process, messages->get(), all->get()});
+    return body({rank, size, process, &talks_->get(), messages->get(), all->get()});
   }
 };
 
@@ -136,19 +156,13 @@ bool becomes_true(Condition condition) {
 // What one of the processes sets and another one waits for.
 class shared_flag {
  public:
-  shared_flag()
-      : is_set_(new (mmap(nullptr, sizeof *is_set_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
-                    std::atomic<bool>(false)) {}
-  ~shared_flag() { munmap(is_set_, sizeof *is_set_); }
-  shared_flag(const shared_flag&) = delete;
-  shared_flag& operator=(const shared_flag&) = delete;
-  void set() { *is_set_ = true; }
+  void set() { is_set_.get() = true; }
   bool await() const {
-    return becomes_true([&] { return is_set_->load(); });
+    return becomes_true([&] { return is_set_.get().load(); });
   }
 
  private:
-  std::atomic<bool>* const is_set_;
+  shared_atomic<bool> is_set_;
 };
 
 // Until one fails: a rank is gone, or another one has noticed that.
@@ -163,7 +177,23 @@ inline int all_reduce_once(const elastic_rank& me) {
                                    {element::int32, reduction::sum})));
   CHECK(sum == me.size);
   CHECK_OK(me.messages->barrier(kSoon));
+  ++*me.talks;
   return 0;
+}
+
+// Waits until all ranks have talked `times` times. A rank that is to be killed calls it first: the death of a rank that has
+// completed a barrier stops the barrier at ranks that are still in it.
+inline int await_talks(const elastic_rank& me, std::uint32_t times) {
+  CHECK(becomes_true([&] {
+    me.messages->progress();  // the others may need it
+    return *me.talks >= times * static_cast<std::uint32_t>(me.size);
+  }));
+  return 0;
+}
+
+inline int die_after_talks(const elastic_rank& me, std::uint32_t times) {
+  const int line = await_talks(me, times);
+  return line != 0 ? line : raise(SIGKILL);
 }
 
 // This process is gone at that moment, wherever it is then.

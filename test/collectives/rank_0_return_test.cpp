@@ -34,7 +34,7 @@ TEST_P(rank_0_returns, many_times_without_growth) {
                     if (const int line = talk(me, has_gpu(), process)) return line;
                     if (process == 6) early = holdings::now();
                     if (process > cycles) break;
-                    if (me.rank == 0) return raise(SIGKILL);
+                    if (me.rank == 0) return die_after_talks(me, process);
                     CHECK(until_a_loss(me).code() == ECONNRESET);
                     if (const int line = restore_all(me)) return line;
                     CHECK(me.messages->incarnation(0) == process + 1);
@@ -61,6 +61,7 @@ TEST_P(rank_0_returns, while_others_talk_to_each_other) {
                   if (me.process == 1) {
                     if (const int line = talk(me, has_gpu(), 1)) return line;
                     if (me.rank == 0) {
+                      if (const int line = await_talks(me, 1)) return line;
                       die_in(20'000);
                       CHECK(until_a_loss(me).code() != 0);  // it goes on until it dies
                       return 1;
@@ -102,7 +103,7 @@ TEST_P(rank_0_returns, with_another_rank_at_once) {
                   for (auto process = me.process;; ++process) {
                     if (const int line = talk(me, has_gpu(), process)) return line;
                     if (process == 4) return 0;
-                    if (is_mortal) return raise(SIGKILL);
+                    if (is_mortal) return die_after_talks(me, process);
                     CHECK(until_a_loss(me).code() == ECONNRESET);
                     if (const int line = restore_all(me)) return line;
                   }
@@ -147,10 +148,7 @@ TEST_P(rank_0_returns, after_dying_while_it_came_back) {
                   if (me.rank == 0 && me.process > 1 && me.process <= kDeaths) return raise(SIGKILL);  // it was too quick
                   if (me.process == 1) {
                     if (const int line = talk(me, has_gpu(), 1)) return line;
-                    if (me.rank == 0) {
-                      usleep(50'000);
-                      return raise(SIGKILL);
-                    }
+                    if (me.rank == 0) return die_after_talks(me, 1);
                     CHECK(until_a_loss(me).code() == ECONNRESET);
                   }
                   if (const int line = restore_all(me)) return line;
@@ -171,7 +169,7 @@ TEST(rank_0_impostor, has_another_secret_and_is_not_taken_for_rank_0) {
                 [&](const elastic_rank& me) {
                   if (me.process == 1) {
                     if (const int line = all_reduce_once(me)) return line;
-                    if (me.rank == 0) return raise(SIGKILL);
+                    if (me.rank == 0) return die_after_talks(me, 1);
                     CHECK(until_a_loss(me).code() == ECONNRESET);
                   }
                   if (const int line = restore_all(me)) return line;

@@ -95,7 +95,7 @@ TEST(return_refusals, a_process_with_another_secret_does_not_become_the_rank) {
                   if (me.process > 1) CHECK_OK(me.all->restore(kSoon));
                   if (const int line = all_reduce_once(me)) return line;
                   if (me.process > 1) return 0;
-                  if (me.rank == 1) return raise(SIGKILL);
+                  if (me.rank == 1) return die_after_talks(me, 1);
                   CHECK(wait(me.all->barrier()).code() == ECONNRESET);
                   CHECK_OK(me.all->restore(kSoon));
                   return all_reduce_once(me);
@@ -119,7 +119,7 @@ TEST(return_refusals, without_rank_0_messages_work_and_returns_wait) {
                 [&](const elastic_rank& me) {
                   if (const int line = all_reduce_once(me)) return line;
                   auto failed = me.messages->await_failure(), back = me.messages->await_return();
-                  if (me.rank == 0) return raise(SIGKILL);
+                  if (me.rank == 0) return die_after_talks(me, 1);
                   CHECK_OK(failed.wait(kSoon));
                   CHECK(back.wait(100ms).code() == ETIMEDOUT);
                   const auto waited = me.all->restore(300ms);
@@ -146,7 +146,7 @@ TEST(return_refusals, a_return_without_consent_times_out_and_names_the_ranks) {
                   if (me.process > 1) CHECK_OK(me.all->restore(kSoon));
                   if (const int line = all_reduce_once(me)) return line;
                   if (me.process > 1) return 0;
-                  if (me.rank == 2) return raise(SIGKILL);
+                  if (me.rank == 2) return die_after_talks(me, 1);
                   auto failed = me.messages->await_failure();
                   CHECK_OK(failed.wait(kSoon));
                   // Rank 0 agrees, rank 1 does not.
@@ -237,7 +237,7 @@ TEST(return_refusals, a_cancelled_wait_agrees_to_nothing) {
   EXPECT_EQ(job.run(
                 [&](const elastic_rank& me) {
                   if (const int line = me.process == 1 ? all_reduce_once(me) : 0) return line;
-                  if (me.rank == 1 && me.process == 1) return raise(SIGKILL);
+                  if (me.rank == 1 && me.process == 1) return die_after_talks(me, 1);
                   if (me.rank == 1) {
                     CHECK_OK(me.all->restore(kSoon));
                     return all_reduce_once(me);

@@ -29,6 +29,7 @@ TEST_P(returns, many_times_after_kill_9_without_growth) {
               if (process == 6) early = holdings::now();
               if (process > cycles) break;
               if (is_mortal) {
+                if (const int line = await_talks(me, process)) return line;
                 // Something is under way in both directions, and something lies here that nobody has received.
                 static piece late(has_gpu(), 400000);
                 for (int peer = 0; peer < 2; ++peer)
@@ -95,7 +96,10 @@ TEST_P(returns, after_a_stop_and_kill_9) {
                   if (me.process > 1) CHECK_OK(me.all->restore(kSoon));
                   if (const int line = talk(me, has_gpu(), me.process)) return line;
                   if (me.process > 1) return 0;
-                  if (me.rank == 1) return raise(SIGSTOP);
+                  if (me.rank == 1) {
+                    if (const int line = await_talks(me, 1)) return line;
+                    return raise(SIGSTOP);
+                  }
                   auto failed = me.messages->await_failure();
                   const auto early = failed.wait(100ms);
                   has_looked.set();
@@ -117,7 +121,7 @@ TEST_P(returns, two_at_once) {
                   for (auto process = me.process;; ++process) {
                     if (const int line = talk(me, has_gpu(), process)) return line;
                     if (process == 4) return 0;
-                    if (me.rank >= 2) return raise(SIGKILL);
+                    if (me.rank >= 2) return die_after_talks(me, process);
                     CHECK(until_a_loss(me).code() == ECONNRESET);
                     // One of them may be missed only once the other one is back: then all come together once more.
                     status done;
@@ -174,10 +178,7 @@ TEST_P(returns, after_dying_while_it_came_back) {
                   if (me.rank == 2 && me.process > 1 && me.process <= kDeaths) return raise(SIGKILL);  // it was too quick
                   if (me.process == 1) {
                     if (const int line = talk(me, has_gpu(), 1)) return line;
-                    if (me.rank == 2) {
-                      usleep(50'000);
-                      return raise(SIGKILL);
-                    }
+                    if (me.rank == 2) return die_after_talks(me, 1);
                     CHECK(until_a_loss(me).code() == ECONNRESET);
                   }
                   status done;

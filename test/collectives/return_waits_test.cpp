@@ -83,7 +83,7 @@ TEST_F(return_waits, a_pause_of_the_machine_does_not_count_against_the_survivors
                 [&](const elastic_rank& me) {
                   if (me.process > 1) return return_once(me);
                   if (const int line = all_reduce_once(me)) return line;
-                  return me.rank == 2 ? raise(SIGKILL) : survive(me, 10s);
+                  return me.rank == 2 ? die_after_talks(me, 1) : survive(me, 10s);
                 },
                 comes_back),
             0);
@@ -99,7 +99,7 @@ TEST_F(return_waits, a_pause_of_the_machine_does_not_count_against_the_returning
                 [&](const elastic_rank& me) {
                   if (me.process > 1) return return_once(me);
                   if (const int line = all_reduce_once(me)) return line;
-                  if (me.rank == 2) return raise(SIGKILL);
+                  if (me.rank == 2) return die_after_talks(me, 1);
                   if (me.rank == 0) return survive(me, kSoon);
                   CHECK(until_a_loss(me).code() == ECONNRESET);
                   // The new process waits for the consent of this rank, which takes part but does not give it yet.
@@ -124,7 +124,7 @@ TEST_F(return_waits, consent_wakes_the_progress_thread) {
                 [&](const elastic_rank& me) {
                   if (me.process > 1) return return_once(me);
                   if (const int line = all_reduce_once(me)) return line;
-                  if (me.rank == 2) return raise(SIGKILL);
+                  if (me.rank == 2) return die_after_talks(me, 1);
                   if (me.rank == 0) return survive(me, kSoon);
                   auto failed = me.messages->await_failure();
                   CHECK_OK(failed.wait(kSoon));
@@ -160,7 +160,7 @@ TEST_F(return_waits, unreceived_messages_do_not_prevent_a_return) {
                   }
                   if (me.rank == 2) {
                     usleep(200'000);
-                    return raise(SIGKILL);
+                    return die_after_talks(me, 1);
                   }
                   auto back = me.messages->await_return();
                   CHECK_OK(back.wait(kSoon));
