@@ -9,7 +9,7 @@ from peerlane._types import After, AnyArray
 
 
 def process_number() -> int:
-    """A number that differs in every forked child."""
+    """The number of this process. It differs in every forked child."""
 
 class Region:
     """The mapped memory. It lives as long as any view of it."""

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "gil.hpp"
+#include "process.hpp"
 
 namespace pl::py {
 
@@ -50,6 +51,8 @@ class call_gate {
     }
     return true;
   }
+  // True in a forked child: the owner is the parent's, and the threads that were in calls are not here to leave them.
+  bool is_inherited() const noexcept { return process_ != process_number(); }
   // True: this thread is inside a call and runs a function given to then(). Its close() would wait for itself.
   static bool is_in_call() noexcept { return depth() != 0; }
 
@@ -61,6 +64,7 @@ class call_gate {
   // Sequentially consistent, so that either the call sees that the owner closes, or close() sees the call.
   std::atomic<int> inside_{0};
   std::atomic<bool> is_closing_{false};
+  const pid_t process_ = process_number();
 };
 using call_gate_ref = std::shared_ptr<call_gate>;
 

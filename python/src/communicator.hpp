@@ -41,6 +41,7 @@ class communicator {
   void close() {
     if (call_gate::is_in_call())
       throw error(EDEADLK, "a function of then() cannot close a communicator: the call that it is in uses it");
+    if (gate_->is_inherited()) return;
     const gil_release waiting;
     const bool is_alone = gate_->close();
     const std::lock_guard alone(closing_);

@@ -8,6 +8,7 @@
 
 #include <cxxabi.h>
 #include <nanobind/nanobind.h>
+#include <pthread.h>
 #include <unistd.h>
 #include <unwind.h>
 
@@ -49,6 +50,9 @@ class interpreter_end {
   }
   // Registers the handler that detects the end. Each extension module calls it when it is imported.
   static void expect() {
+    // In a forked child, threads that held the mutex are missing. The thread that forks may hold it, too, and unlocks the
+    // former one.
+    pthread_atfork(nullptr, nullptr, [] { current_mutex() = new std::shared_mutex; });
     // The unwinder linked into this module builds its tables at first use. pthread_exit() starts in the system's unwinder
     // and continues in this one, which then needs the tables.
     _Unwind_Backtrace([](_Unwind_Context*, void*) { return _URC_END_OF_STACK; }, nullptr);
@@ -64,9 +68,11 @@ class interpreter_end {
   }
 
  private:
-  static std::shared_mutex& mutex() {
-    static std::shared_mutex only;
-    return only;
+  static std::shared_mutex& mutex() { return *current_mutex(); }
+  // Not freed: threads may wait for it while the process ends.
+  static std::shared_mutex*& current_mutex() {
+    static std::shared_mutex* current = new std::shared_mutex;
+    return current;
   }
   static bool& has_come() {
     static bool only = false;

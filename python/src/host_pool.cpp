@@ -80,7 +80,7 @@ class host_pool {
  private:
   peerlane::host_pool pool_;
   std::size_t views_ = 0;
-  const std::uint32_t process_ = process_number();
+  const pid_t process_ = process_number();
 };
 
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {

@@ -59,7 +59,7 @@ class mapping {
   nb::object region_;  // a region; none: an empty tensor
   mapped_memory memory_;
   peerlane_mapping_t handle_ = nullptr;
-  std::uint32_t process_ = process_number();
+  pid_t process_ = process_number();
   bool closed_ = false;
 };
 

@@ -21,7 +21,7 @@ NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);  // views may still exist when the interpreter ends
   nb::register_exception_translator(&pl::py::translate_errors);
   module.doc() = "The compiled half of the package; use `peerlane`.";
-  module.def("process_number", &pl::py::process_number, "A number that differs in every forked child.");
+  module.def("process_number", &pl::py::process_number, "The number of this process. It differs in every forked child.");
   pl::py::interpreter_end::expect();
   pl::py::bind_mapping(module);
   pl::py::bind_operations(module);

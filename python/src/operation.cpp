@@ -102,6 +102,12 @@ peerlane::result<peerlane::op_info> wait_for_end(peerlane::operation& operation,
   return outcome;
 }
 
+// Call it before the mutex is locked: in a forked child, the thread that holds it may be missing.
+void operation::check_process() const {
+  if (process_ != process_number() && !has_ended())
+    throw error(EACCES, "the operation belongs to the parent process, where it continues: a child of fork begins its own");
+}
+
 // Under the mutex.
 void operation::keep(const peerlane::result<peerlane::op_info>& outcome, const peerlane::op_info& info) {
   info_ = info;
@@ -119,6 +125,7 @@ void operation::keep_closed() {
 
 bool operation::poll() {
   if (has_ended()) return true;
+  check_process();
   const std::unique_lock alone(mutex_, std::try_to_lock);
   if (!alone.owns_lock() || has_ended()) return has_ended();
   const call_gate::entry inside(gate_.get());
@@ -145,6 +152,7 @@ op_info operation::outcome() {
 op_info operation::wait(nb::handle timeout) {
   const auto limit = limit_of(timeout);
   const auto begin = std::chrono::steady_clock::now();
+  check_process();
   if (!has_ended())
     (void)wait_in_slices(limit, [&](std::chrono::milliseconds slice) {
       const std::lock_guard alone(mutex_);
@@ -179,6 +187,7 @@ nb::object operation::info() const {
 
 void operation::cancel() {
   if (has_ended()) return;
+  check_process();
   const auto outcome = [&] {
     const gil_release waiting;
     const std::lock_guard alone(mutex_);
@@ -190,6 +199,7 @@ void operation::cancel() {
 
 void operation::then(nb::object function) {
   if (PyCallable_Check(function.ptr()) == 0) throw nb::type_error("then: give a function of one argument, the errno value");
+  check_process();
   PyObject* const kept = function.release().ptr();  // python_function releases it
   const auto outcome = [&]() -> peerlane::status {
     const gil_release waiting;
@@ -207,6 +217,7 @@ void operation::then(nb::object function) {
 }
 
 void operation::make_wait(nb::handle stream) {
+  check_process();
   auto* const handle = stream_of(stream);
   const gil_release waiting;  // waits for copies that need a CPU
   const std::lock_guard alone(mutex_);
@@ -214,6 +225,7 @@ void operation::make_wait(nb::handle stream) {
 }
 
 void operation::record(nb::handle event) {
+  check_process();
   const nb::object number = nb::hasattr(event, "cuda_event") ? event.attr("cuda_event")
                             : nb::hasattr(event, "ptr")      ? event.attr("ptr")
                                                              : nb::borrow(event);
@@ -224,6 +236,7 @@ void operation::record(nb::handle event) {
 }
 
 int operation::descriptor() {
+  check_process();
   const gil_release waiting;  // the thread with the mutex may call a function that needs the GIL
   const std::lock_guard alone(mutex_);
   if (has_ended()) throw error(EINVAL, "the operation has ended: there is nothing to sleep for");

@@ -14,6 +14,7 @@
 #include "call_gate.hpp"
 #include "error.hpp"
 #include "gil.hpp"
+#include "process.hpp"
 
 namespace nb = nanobind;
 
@@ -75,6 +76,7 @@ class operation {
   int descriptor();
 
  private:
+  void check_process() const;
   void keep_closed();
   void keep(const peerlane::result<peerlane::op_info>& outcome, const peerlane::op_info& info);
   nb::object owner_, first_, second_;  // declared before begun_, so that they are released after it
@@ -85,6 +87,7 @@ class operation {
   std::optional<peerlane::failure> failed_;
   std::atomic<bool> has_ended_{false};
   const kind kind_;
+  const pid_t process_ = process_number();
 };
 
 void bind_operations(nb::module_& module);

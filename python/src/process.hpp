@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Detects use in a forked child, which has neither CUDA nor the parent's mappings of GPU memory.
+// Detects use in a forked child, which has neither CUDA nor the parent's mappings of GPU memory, nor its other threads.
 #pragma once
 
-#include <cstdint>
+#include <sys/types.h>
 
 namespace pl::py {
 
-// A number that differs in every forked child. Costs one load.
-std::uint32_t process_number() noexcept;
+// Of this process, the same in all modules. Costs one load.
+pid_t process_number() noexcept;
 
 }  // namespace pl::py

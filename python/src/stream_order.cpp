@@ -21,7 +21,7 @@ stream_handle to_stream(std::uint64_t number) {
 }
 
 const cu::driver_table& driver() {
-  static const std::uint32_t process = process_number();
+  static const pid_t process = process_number();
   static const cu::driver_table* const table = open_driver();
   if (process != process_number()) [[unlikely]]
     throw error(EACCES,
