@@ -148,7 +148,12 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
     return out;
   }
 
-  status close() { return detail::to_status(peerlane_comm_close(give_up())); }
+  // EDEADLK: a function of then() cannot close it, and it stays open.
+  status close() {
+    const int code = peerlane_comm_close(handle_);
+    if (code != EDEADLK) handle_ = nullptr;
+    return detail::to_status(code);
+  }
   int rank() const noexcept { return peerlane_comm_rank(handle_); }
   int size() const noexcept { return peerlane_comm_size(handle_); }
   status peer_state(int peer) const { return detail::to_status(peerlane_comm_peer_state(handle_, peer)); }

@@ -155,7 +155,7 @@ static inline int peerlane_op_cancel(const peerlane_op_t* op) {
  * The first thread that notices the end calls it: a thread in a call on the operation or its owner, or a thread of the
  * library (for copies and the store; messages make progress only inside calls). A test, wait or release that reports the end
  * returns after the callback has returned. You still have to end the operation with one of these calls. The callback must
- * not block and must not use this operation. It may begin others.
+ * not block, must not use this operation and cannot close its owner. It may begin others.
  *
  * @param function  called with `context` and the result (ECANCELED if the operation is released before its end). If the
  *                  operation has already ended, it is called at once, inside this call.

@@ -117,7 +117,7 @@ int peerlane_store_open(const struct peerlane_store_options* options, peerlane_s
  * copies in progress; afterwards the store does not use the memory of any operation.
  *
  * @return 0; EBUSY: memory is still registered, or a watch is open; EINVAL: the store is not open; EDEADLK: called by the
- *         function (peerlane_op_then()) of one of its operations.
+ *         callback (peerlane_op_then()) of one of its operations.
  */
 int peerlane_store_close(peerlane_store_t store);
 

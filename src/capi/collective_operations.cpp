@@ -96,7 +96,7 @@ int then_collective(const peerlane_op_t* op, peerlane_op_function_t function, vo
     if (one.function != nullptr) return fail(EEXIST, "the operation has a function already: one can be called at its end");
     {
       const std::lock_guard lock(communicator.watched_mutex);
-      one.function = std::make_shared<end_function>(function, context);
+      one.function = std::make_shared<end_function>(function, context, op->owner);
       communicator.watched_collectives.push_back(op->number);
       communicator.has_watched = true;
     }

@@ -121,7 +121,7 @@ int cancel_message(const peerlane_op_t* op) {
 int then_message(const peerlane_op_t* op, peerlane_op_function_t function, void* context) {
   return with_message(op, [&](open_comm& communicator, pending_message& one) {
     if (one.has_function) return fail(EEXIST, "the operation has a function already: one can be called at its end");
-    auto made = std::make_shared<end_function>(function, context);
+    auto made = std::make_shared<end_function>(function, context, op->owner);
     {
       const std::lock_guard lock(communicator.watched_mutex);
       communicator.watched.push_back({op->number, false, std::move(made)});

@@ -72,7 +72,7 @@ int cancel_copy(const peerlane_op_t* op) {
 int then_copy(const peerlane_op_t* op, peerlane_op_function_t function, void* context) {
   return with_copy(op, [&](pending_copy& one) {
     if (one.watched != nullptr) return fail(EEXIST, "the operation has a function already: one can be called at its end");
-    auto ended = std::make_shared<end_function>(function, context);
+    auto ended = std::make_shared<end_function>(function, context, op->owner);
     auto made = std::make_shared<pl::watched_copy>(std::move(one.copies), one.size_bytes, std::move(ended));
     try {
       static_cast<peerlane_copier_t>(op->owner)->operations->watcher.watch(made);

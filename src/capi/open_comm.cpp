@@ -292,6 +292,8 @@ PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_comm_close(peerlane_comm_t comm) try {
   return with_comm(comm, [&](open_comm& communicator) {
+    if (pl::end_function::is_in_one_of(comm))
+      return fail(EDEADLK, "a function of peerlane_op_then() cannot close the communicator: the call that it is in uses it");
     pl::g_comms.publish(*comm, nullptr);
     delete &communicator;
     return 0;

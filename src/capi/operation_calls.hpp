@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "base/clock.hpp"
 
@@ -18,36 +19,37 @@ namespace pl {
 // The function of peerlane_op_then(): called once, by whoever sees the end first, on any thread.
 class end_function {
  public:
-  // `owner`: of the operation, for is_inside().
-  end_function(peerlane_op_function_t function, void* context, const void* owner = nullptr) noexcept
+  // `owner`: the handle of the operation's owner.
+  end_function(peerlane_op_function_t function, void* context, const void* owner) noexcept
       : function_(function), context_(context), owner_(owner) {}
-  // Whether the calling thread is in a function of an operation of this owner.
-  static bool is_inside(const void* owner) noexcept {
-    const auto* each = innermost_;
-    while (each != nullptr && each->owner != owner) each = each->outer;
-    return each != nullptr;
-  }
   // Returns once the function has returned, even if another thread is calling it.
   void call(const peerlane_op_info& info) noexcept {
     if (is_taken_.exchange(true)) return has_returned_.wait(false);
-    const running now{owner_, innermost_};
-    innermost_ = &now;
+    outer_ = std::exchange(innermost(), this);
     function_(context_, &info);
-    innermost_ = now.outer;
+    innermost() = outer_;
     has_returned_.store(true);
     has_returned_.notify_all();
   }
   bool is_running() const noexcept { return is_taken_.load() && !has_returned_.load(); }
+  // True: this thread is in a function of an operation of `owner`. Closing the owner would wait for that function, or free
+  // what its caller uses.
+  static bool is_in_one_of(const void* owner) noexcept {
+    for (const auto* each = innermost(); each != nullptr; each = each->outer_)
+      if (each->owner_ == owner) return true;
+    return false;
+  }
 
  private:
-  struct running {
-    const void* owner;
-    const running* outer;
-  };
-  static inline thread_local const running* innermost_ = nullptr;
+  static const end_function*& innermost() noexcept {
+    static thread_local const end_function* running = nullptr;
+    return running;
+  }
+
   peerlane_op_function_t function_;
   void* context_;
   const void* owner_;
+  const end_function* outer_ = nullptr;  // what the thread of this function was in before
   std::atomic<bool> is_taken_{false}, has_returned_{false};
 };
 using end_function_ptr = std::shared_ptr<end_function>;

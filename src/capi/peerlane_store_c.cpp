@@ -271,7 +271,7 @@ PL_EXPORT int peerlane_store_close(peerlane_store_t store) {
     const auto found = stores::instance().find(store);
     if (!found) return fail(stores::instance().missing());
     // The thread may be the store's own, whose end the call would wait for.
-    if (pl::end_function::is_inside(found.get()))
+    if (pl::end_function::is_in_one_of(store))
       return fail(EDEADLK,
                   "a function of peerlane_op_then() does not close the store of its operation: close it after the function");
     if (found->registered > 0) return fail(EBUSY, "memory is still registered with this store: release it first");

@@ -60,7 +60,7 @@ int cancel_request(const peerlane_op_t* op) {
 int then_request(const peerlane_op_t* op, peerlane_op_function_t function, void* context) {
   return with_request(op, [&](open_store& opened, pending_request& one) {
     if (one.function != nullptr) return fail(EEXIST, "the operation has a function already: one can be called at its end");
-    auto made = std::make_shared<end_function>(function, context, &opened);
+    auto made = std::make_shared<end_function>(function, context, op->owner);
     one.function = made;
     if (!one.op) {
       opened.cluster->call_at_end(one.routed, [made](const store_client::reply& got) { made->call(info_from(got)); });

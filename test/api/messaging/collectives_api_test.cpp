@@ -166,6 +166,32 @@ int functions_beside_other_threads(communicator& job) {
 }
 TEST(collectives_api, functions_beside_other_threads) { EXPECT_EQ(run_job(2, functions_beside_other_threads), 0); }
 
+// Who calls the function is in a call on the communicator.
+int functions_cannot_close(communicator& job) {
+  struct attempt {
+    peerlane_comm_t handle;
+    int code = 0;
+  };
+  const auto close = [](void* context, const peerlane_op_info*) {
+    auto& one = *static_cast<attempt*>(context);
+    one.code = peerlane_comm_close(one.handle);
+  };
+  std::array<attempt, 3> attempts;
+  for (auto& each : attempts) each.handle = job.get();
+  std::array<peerlane_op_t, 3> ops{};
+  const auto nothing = peerlane_host_buffer(nullptr, 0);
+  CHECK(peerlane_comm_irecv(job.get(), 0, nothing, 1, PEERLANE_WHOLE_TAG, &ops[0]) == 0);
+  CHECK(peerlane_op_then(&ops[0], close, &attempts[0]) == 0 && attempts[0].code == 0);
+  CHECK(peerlane_comm_isend(job.get(), 0, nothing, 1, &ops[1]) == 0);
+  CHECK(peerlane_op_then(&ops[1], close, &attempts[1]) == 0);
+  CHECK(peerlane_comm_ibarrier(job.get(), &ops[2]) == 0);
+  CHECK(peerlane_op_then(&ops[2], close, &attempts[2]) == 0);
+  CHECK(peerlane_wait_all(ops.data(), ops.size(), patience.count(), nullptr) == 0);
+  for (const auto& each : attempts) CHECK(each.code == EDEADLK);
+  return 0;
+}
+TEST(collectives_api, functions_cannot_close) { EXPECT_EQ(run_job(1, functions_cannot_close), 0); }
+
 // Who is told of the end by a function is told of the communicator's, too.
 int close_calls_functions(communicator& job) {
   std::atomic<int> called{0};
