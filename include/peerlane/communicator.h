@@ -147,8 +147,8 @@ int peerlane_comm_open(const struct peerlane_comm_options* options, peerlane_com
  * peerlane_op_release(). Windows and registrations end. A peer that does not answer delays the call by at most some seconds,
  * however many operations are in progress with it.
  *
- * @return 0; EDEADLK: a callback of peerlane_op_then() of the communicator's operations calls it; EINVAL: the communicator
- * is not open.
+ * @return 0; EDEADLK: a callback of peerlane_op_then() of the communicator's operations calls it; EINVAL: the
+ *         communicator is not open.
  */
 int peerlane_comm_close(peerlane_comm_t comm);
 
