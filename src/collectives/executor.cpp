@@ -114,8 +114,10 @@ operation executor::begin(running& one) {
     one.has_ended = true;
     one.outcome = *stopped_;
     pending_.pop_back();
-  } else if (advance(one, false)) {
-    std::erase_if(pending_, [](const running* each) { return each->has_ended; });
+  } else {
+    advance(one, false);
+    // A failure has ended all of them and emptied the list.
+    if (one.has_ended && !pending_.empty()) pending_.pop_back();
   }
   return operation(this, &one);
 }
