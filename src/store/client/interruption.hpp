@@ -12,18 +12,21 @@ struct interruption {
   static constexpr auto kPeriod = std::chrono::milliseconds(50);
   int (*asks)(void* context) = nullptr;
   void* context = nullptr;
-  bool has_come = false;
+  // kCome: it has come. One field, because thread-local storage is scarce.
   clock::time_point next_check{};
+  static constexpr auto kCome = clock::time_point::min();
 
   // Most calls are too short to ask.
-  void begin() { next_check = clock::now() + kPeriod; }
+  void begin() {
+    if (!has_come()) next_check = clock::now() + kPeriod;
+  }
   bool is_used() const noexcept { return asks != nullptr; }
-  bool is_due() const { return asks != nullptr && (has_come || clock::now() >= next_check); }
+  bool has_come() const noexcept { return next_check == kCome; }
+  bool is_due() const { return asks != nullptr && clock::now() >= next_check; }
   bool comes(clock::time_point now) {
-    if (asks == nullptr || has_come || now < next_check) return has_come;
-    next_check = now + kPeriod;
-    has_come = asks(context) != 0;
-    return has_come;
+    if (asks == nullptr || has_come() || now < next_check) return has_come();
+    next_check = asks(context) != 0 ? kCome : now + kPeriod;
+    return has_come();
   }
 };
 interruption& own_interruption() noexcept;

@@ -129,13 +129,13 @@ bool router::wait(const routed_ptr& one, clock::time_point deadline) {
         if (is_done()) return true;
       }
     }
-    if (now >= one->deadline || mine.has_come) {
+    if (now >= one->deadline || mine.has_come()) {
       const auto queued =
           std::find_if(tasks_.begin(), tasks_.end(), [&](const auto& entry) { return entry.second.operation == one; });
       if (queued != tasks_.end()) {
         const retry_task late = std::move(tasks_.extract(queued).mapped());
         hold.unlock();
-        if (mine.has_come) finish(one, failed_reply(EINTR, kInterrupted));
+        if (mine.has_come()) finish(one, failed_reply(EINTR, kInterrupted));
         else finish(one, late.endpoint.empty() ? failed_reply(ETIMEDOUT, "no server was reached in time") : late.last);
         return true;
       }
