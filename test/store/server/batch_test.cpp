@@ -182,8 +182,9 @@ TEST_P(Batches, AreAppliedOnceAfterALostConnection) {
   for (auto& one : list) one.only = {condition::if_absent, 0};
   std::atomic<bool> over{false};
   std::thread breaking([&] {
-    while (!over) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    // The pauses grow, so that a batch ends at last where a connection takes longer than the first ones.
+    for (std::chrono::milliseconds pause(10); !over; ++pause) {
+      std::this_thread::sleep_for(pause);
       store_->break_connection();
     }
   });
