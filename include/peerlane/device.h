@@ -62,7 +62,8 @@ struct peerlane_device_options {
  * @param options  may be NULL: all defaults. Not kept after the call.
  * @param device   owned by the caller; end it with peerlane_device_close().
  * @return 0; ENOTSUP: neither kind is available, or not the one that the variable selects; EINVAL: an option is invalid;
- *         ENODEV, ENOSYS: no GPU; EACCES: no access to the device files; ENOMEM; ENFILE: 64 devices are already open.
+ *         ENODEV, ENOSYS: no GPU; EACCES: no access to the device files; ENOMEM; EMFILE: the process may open no more
+ *         descriptors; ENFILE: 64 devices are already open.
  */
 int peerlane_device_open(const struct peerlane_device_options* options, peerlane_device_t* device);
 
@@ -134,7 +135,7 @@ int peerlane_device_release_window(peerlane_device_t device, const struct peerla
  *
  * @param socket  a connected Unix socket; stays open.
  * @return 0; EINVAL: not a window of this device, or its address or size is not a multiple of 64 KiB; ENOTSUP: host memory;
- *         EPIPE: the other end is closed.
+ *         EPIPE, ECONNREFUSED (datagrams): the other end is closed; EBADF, ENOTSOCK: not a socket.
  */
 int peerlane_device_send_window(peerlane_device_t device, const struct peerlane_device_window* window, int socket);
 
@@ -146,7 +147,7 @@ int peerlane_device_send_window(peerlane_device_t device, const struct peerlane_
  * @param window      valid until peerlane_device_release_window(), even if the other process ends.
  * @return 0; ETIMEDOUT: no window came; EPROTO: the message is not a window; EXDEV: it lies on a GPU that this one cannot
  *         access; ENODEV, EACCES: it lies on a GPU that is not visible to this process; EPIPE: the other end is closed;
- *         ENOTSUP: it is GPU memory, and the proxy carries out these rings; EINVAL.
+ *         ENOTSUP: it is GPU memory, and the proxy carries out these rings; EBADF, ENOTSOCK: not a socket; EINVAL.
  */
 int peerlane_device_receive_window(peerlane_device_t device, int socket, int64_t timeout_ms,
                                    struct peerlane_device_window* window);

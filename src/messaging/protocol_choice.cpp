@@ -52,7 +52,7 @@ messenger_options messenger_options::from_environment() {
   out.gdr_receive_limit = size_from({"PEERLANE_LINK_GDR_RECEIVE_LIMIT"});
   out.ipc_threshold = size_from({"PEERLANE_LINK_IPC_THRESHOLD", "MV2_CUDA_IPC_THRESHOLD"});
   out.chunk_bytes = size_from({"PEERLANE_LINK_CHUNK", "MV2_CUDA_BLOCK_SIZE"});
-  out.copy_threads = static_cast<unsigned>(env_read("PEERLANE_COPY_THREADS").integer);
+  out.copy_threads = copy::planner::options_from_environment().threads;
   out.unexpected_bytes = size_from({"PEERLANE_LINK_UNEXPECTED"});
   out.rails = first_set({"PEERLANE_LINK_RAILS"}).text;
   out.fixed_rail = env_read("PEERLANE_LINK_FIXED_RAIL").integer != 0;
@@ -68,7 +68,7 @@ messenger_options messenger_options::from_environment() {
   if (failover == "on") out.rail_failover = rail_failover_t::always;
   out.progress_thread = env_read("PEERLANE_LINK_PROGRESS_THREAD").integer != 0;
   out.calibrate = env_read("PEERLANE_LINK_CALIBRATE").integer != 0;
-  out.peer_timeout = std::chrono::milliseconds(env_read("PEERLANE_LINK_PEER_TIMEOUT_MS").integer);
+  out.peer_timeout = std::chrono::milliseconds(std::max<std::int64_t>(env_read("PEERLANE_LINK_PEER_TIMEOUT_MS").integer, 0));
   for (const auto& line : unused_settings()) PL_LOG(warn, "%s", line.c_str());
   return out;
 }

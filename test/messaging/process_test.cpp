@@ -167,6 +167,19 @@ TEST(process, a_missing_ucx_is_named) {
   EXPECT_NE(missing.error().message.find("libucx0"), std::string::npos);
 }
 
+TEST(process, numbers_out_of_range_leave_the_default) {
+  for (const char* value : {"-1", "65", "4294967296", "4294967297"}) {
+    setenv("PEERLANE_COPY_THREADS", value, 1);
+    EXPECT_EQ(messenger_options::from_environment().copy_threads, 0u) << value;
+  }
+  setenv("PEERLANE_COPY_THREADS", "3", 1);
+  EXPECT_EQ(messenger_options::from_environment().copy_threads, 3u);
+  unsetenv("PEERLANE_COPY_THREADS");
+  setenv("PEERLANE_LINK_PEER_TIMEOUT_MS", "-1", 1);
+  EXPECT_EQ(messenger_options::from_environment().peer_timeout.count(), 0);
+  unsetenv("PEERLANE_LINK_PEER_TIMEOUT_MS");
+}
+
 TEST(process, names_of_other_stacks) {
   setenv("MV2_CUDA_BLOCK_SIZE", "64K", 1);
   setenv("MV2_GDRCOPY_LIMIT", "4096", 1);
