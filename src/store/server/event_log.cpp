@@ -2,6 +2,7 @@
 #include "store/server/event_log.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,21 @@
 #include "base/utf8.hpp"
 
 namespace pl::store_server {
+namespace {
+
+// Whether a regular file ends within a line, which a process wrote that met a full disk. We may not be allowed to read it.
+bool ends_within_line(const std::string& path, int fd) {
+  struct stat facts {};
+  if (fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size == 0) return false;
+  const int readable = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (readable < 0) return false;
+  char last = '\n';
+  const bool is_read = pread(readable, &last, 1, facts.st_size - 1) == 1;
+  close(readable);
+  return is_read && last != '\n';
+}
+
+}  // namespace
 
 std::string json_quoted(std::string_view text) {
   std::string out = "\"";
@@ -29,7 +45,9 @@ result<event_log> event_log::open(const std::string& path, level lowest) {
   if (path.empty()) return event_log(STDERR_FILENO, {}, lowest);
   const auto fd = open_file(path);
   if (!fd) return fd.error();
-  return event_log(*fd, path, lowest);
+  event_log made(*fd, path, lowest);
+  made.is_within_line_ = ends_within_line(path, *fd);
+  return made;
 }
 
 result<int> event_log::open_file(const std::string& path) {
@@ -47,14 +65,20 @@ status event_log::reopen() {
   if (path_.empty()) return {};
   const auto fd = open_file(path_);
   if (!fd) return fd.error();
+  const std::lock_guard hold(line_lock_);
+  const bool is_within_line = ends_within_line(path_, *fd);
   const int code = ::dup3(*fd, fd_, O_CLOEXEC) < 0 ? errno : 0;
   close(*fd);
+  if (code == 0) is_within_line_ = is_within_line;
   if (code != 0) return failure{code, format("log file %s: %s", path_.c_str(), errno_text(code).c_str())};
   return {};
 }
 
 event_log::event_log(event_log&& other) noexcept
-    : fd_(other.fd_), path_(std::exchange(other.path_, {})), lowest_(other.lowest_) {}
+    : fd_(other.fd_),
+      path_(std::exchange(other.path_, {})),
+      lowest_(other.lowest_),
+      is_within_line_(other.is_within_line_) {}
 
 event_log::~event_log() {
   if (!path_.empty()) close(fd_);
@@ -94,8 +118,12 @@ void event_log::write_line(level severity, const char* event, std::initializer_l
   for (const auto& [name, value] : fields) line += format(",\"%s\":", name) + json_quoted(value);
   line += "}\n";
   // One write call per line: O_APPEND keeps the lines of several processes apart. A failure to write the log does not
-  // stop the store.
-  if (::write(fd_, line.data(), line.size()) < 0) return;
+  // stop the store. A disk or pipe that becomes full may take the beginning of a line, which the next line must not
+  // continue.
+  const std::lock_guard hold(line_lock_);
+  if (is_within_line_) line.insert(line.begin(), '\n');
+  const ssize_t done = ::write(fd_, line.data(), line.size());
+  if (done > 0) is_within_line_ = line[static_cast<std::size_t>(done) - 1] != '\n';
 }
 
 }  // namespace pl::store_server

@@ -12,8 +12,8 @@
 
 namespace pl::store_server {
 
-// Thread-safe. Lines are written whole. Clients can cause any number of warnings, so their rate is limited; the next
-// second's log says how many were dropped.
+// Thread-safe. Lines are written whole; of one that a full disk cuts off, the beginning stays as a line of its own. Clients
+// can cause any number of warnings, so their rate is limited; the next second's log says how many were dropped.
 class event_log {
  public:
   static constexpr unsigned kMaxWarnings = 200;  // per second
@@ -40,7 +40,9 @@ class event_log {
   level lowest_;
   std::mutex lock_;  // guards what follows
   std::uint64_t second_ = 0, suppressed_ = 0;
-  unsigned warnings_ = 0;  // in the current second
+  unsigned warnings_ = 0;        // in the current second
+  std::mutex line_lock_;         // guards what follows
+  bool is_within_line_ = false;  // the file ends with the beginning of a line
 };
 
 // `text` as a JSON string, with quotes. Bytes that are not UTF-8 become \u00xx.
