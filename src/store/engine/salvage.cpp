@@ -14,6 +14,7 @@
 
 #include "arch/crc32c.hpp"
 #include "base/regular_file.hpp"
+#include "base/shortage.hpp"
 #include "base/text.hpp"
 #include "base/whole_file.hpp"
 #include "store/engine/commit_mark.hpp"
@@ -214,6 +215,7 @@ status salvage::read_catalogue() {
     take_catalogue(key, raw);
     return true;
   });
+  if (is_shortage_or_full(scanned.code())) return scanned;
   if (!scanned) lost_.push_back("settings of pools: " + scanned.error().message);
   return {};
 }
@@ -264,6 +266,7 @@ status salvage::each(const std::function<void(const std::string&, const value_re
     last = full;
     return visit(full, raw);
   });
+  if (is_shortage_or_full(scanned.code())) return scanned;  // no damage, and reading again may succeed
   if (!scanned) {
     // Reads backwards from the end to the damage, to find where reading can continue.
     std::string next;
@@ -298,7 +301,8 @@ status salvage::read(const value_record& record, const std::function<status(std:
       const segment part{piece.offset_bytes + offset, std::min<std::uint64_t>(piece.size_bytes - offset, kPartBytes)};
       const std::span<std::byte> room(memory.get(), part.size_bytes);
       if (status got = files_.read(space_->blocks({&part, 1}, {&room, 1})); !got)
-        return failure{EBADMSG, "its extents cannot be read: " + got.error().message};
+        return failure{is_shortage_or_full(got.code()) ? got.code() : EBADMSG,
+                       "its extents cannot be read: " + got.error().message};
       const auto bytes = room.first(std::min(left, part.size_bytes));
       crc = arch::crc32c(bytes.data(), bytes.size(), crc);
       if (status taken = take(bytes); !taken) return taken;

@@ -18,6 +18,7 @@
 
 #include "arch/crc32c.hpp"
 #include "base/regular_file.hpp"
+#include "base/shortage.hpp"
 #include "base/text.hpp"
 #include "base/whole_file.hpp"
 #include "store/engine/bytes.hpp"
@@ -116,24 +117,37 @@ void empty(const std::string& folder) {
   fs::remove(folder + kUnfinishedName, ignored);
 }
 
+// A full disk of temporary files, or too few descriptors, says nothing about the store: a good one would pass for damaged.
+bool is_damage(const status& found) { return !found && !is_shortage_or_full(found.code()); }
+
 status check_values(const std::string& folder, disk& files, folder_report& findings) {
   auto source = salvage::open(folder, files);
   if (!source) {
-    findings.problems.push_back(source.error().message);
-    return {};
+    const status opened = source.error();
+    if (is_damage(opened)) findings.problems.push_back(source.error().message);
+    return is_damage(opened) ? status() : opened;
   }
+  status shortage;
   status read = (*source)->each([&](const std::string& full, const value_record& record) {
+    if (!shortage) return;
     ++findings.keys;
     const status got = (*source)->read(record, [&](std::span<const std::byte> part) {
       findings.bytes_read += part.size();
       return status();
     });
     if (got) ++findings.values_read;
-    else (*source)->lose(full, got.error().message);
+    else if (is_damage(got)) (*source)->lose(full, got.error().message);
+    else shortage = got;
   });
-  if (status same = (*source)->verify_tables(); !same) findings.problems.push_back(same.error().message);
+  if (!shortage) return shortage;
+  if (!read && !is_damage(read)) return read;
+  if (status same = (*source)->verify_tables(); !same) {
+    if (!is_damage(same)) return same;
+    findings.problems.push_back(same.error().message);
+  }
   findings.problems.insert(findings.problems.end(), (*source)->lost().begin(), (*source)->lost().end());
-  return read;
+  if (!read) findings.problems.push_back(read.error().message);
+  return {};
 }
 
 status sync_path(const fs::path& path) {
@@ -282,8 +296,8 @@ class refill {
       if (!outcome_) return;
       // Reads a value to its end first, because only a good value may be put.
       const status good = source_.read(record, [](std::span<const std::byte>) { return status(); });
-      if (!good) return source_.lose(full, good.error().message);
-      outcome_ = put(full, record);
+      if (is_damage(good)) return source_.lose(full, good.error().message);
+      outcome_ = good ? put(full, record) : good;
     });
     std::unique_lock lock(mutex_);
     ended_.wait(lock, [this] { return in_flight_ == 0; });
@@ -391,17 +405,19 @@ result<folder_report> check_files(const std::string& folder, disk* files) {
   auto opened = engine::open(options_of(folder, &disks.use, true));
   report.opens = opened.ok();
   if (!opened) {
+    if (!is_damage(opened.error())) return opened.error();
     report.problems.push_back(opened.error().message);
   } else {
     // This checks structures only; values are read below, including those that the index does not lead to.
     auto checked = (*opened)->check(false);
+    if (!checked && !is_damage(checked.error())) return checked.error();
     if (!checked) report.problems.push_back(checked.error().message);
     else
       for (std::string& one : checked->problems)
         if (one.find("is lost: ") == std::string::npos) report.problems.push_back(std::move(one));
     opened->reset();
   }
-  if (status checked = check_values(folder, disks.use, report); !checked) report.problems.push_back(checked.error().message);
+  if (status checked = check_values(folder, disks.use, report); !checked) return std::move(checked).error();
   return report;
 }
 

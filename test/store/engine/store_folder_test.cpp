@@ -2,7 +2,9 @@
 // Folders of stopped stores: check names what is damaged, repair saves what is good, a backup comes back as it was.
 #include "store/engine/store_folder.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -263,6 +265,37 @@ TEST_F(StoreFolder, NoBackupOfADamagedStoreAndNoRestoreOfADamagedBackup) {
 }
 
 // Another store at the place of an open one gets none of its files, and that one's values stay where it was put.
+// The process may open `more` files than it has open now.
+class few_descriptors {
+ public:
+  explicit few_descriptors(int more) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    ::close(next);
+    const rlimit now{static_cast<rlim_t>(next + more), before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &now);
+  }
+  few_descriptors(const few_descriptors&) = delete;
+  ~few_descriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(StoreFolder, TooFewDescriptorsAreNotDamage) {
+  fill(*store_, pool_);
+  store_.reset();
+  bool is_good = false;
+  for (int more = 0; more < 200 && !is_good; ++more) {
+    const few_descriptors few(more);
+    const auto found = check_folder(data());
+    if (!found) continue;
+    ASSERT_TRUE(found->is_good()) << more << " more: " << found->problems.front();
+    is_good = true;
+  }
+  EXPECT_TRUE(is_good);
+}
+
 TEST_F(StoreFolder, AFolderThatIsReplacedWhileItIsOpenGetsNothing) {
   store_.reset();
   int opened[2], replaced[2];
