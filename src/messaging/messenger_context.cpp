@@ -60,8 +60,8 @@ unsigned messenger_context::copy_threads() const {
   if (options.copy_threads != 0) return std::min(options.copy_threads, kMax);
   const auto is_here = [&](const peer_state& each) { return each.rank == rank || (each.is_same_node && !each.is_dead); };
   const auto ranks = static_cast<unsigned>(std::count_if(peers.begin(), peers.end(), is_here));
-  static const unsigned cpus =
-      std::thread::hardware_concurrency();  // system calls, which this must not cost for each message
+  // Asked once, since it takes system calls, and this is called for each message.
+  static const unsigned cpus = std::thread::hardware_concurrency();
   return std::clamp(cpus / ranks, 1u, kMax);
 }
 

@@ -26,7 +26,7 @@ struct thresholds {
   std::size_t eager_device_network = 8 << 10;
   std::size_t eager_shared_gpu = 16 << 10;   // eager_device while another process of the node uses the GPU: CPU loads only
   std::size_t ipc_from = 4 << 10;            // to device memory
-  std::size_t ipc_to_host_from = 512 << 10;  // below, copies at both sides of a ring overlap; above, several threads copy
+  std::size_t ipc_to_host_from = 512 << 10;  // pinned memory, and pageable memory if one thread copies (cuda_ipc_rndv.cpp)
   std::size_t shared_gpu_cpu_limit = 192 << 10;  // up to here a CPU copy costs less than a context switch of the GPU
   std::size_t store_limit = 0;                   // the CPU stores received device data up to here; 0: the planner decides
   std::size_t ring_chunk_bytes = 1 << 20;

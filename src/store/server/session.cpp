@@ -188,18 +188,22 @@ failure session::holds_enough(std::uint64_t held_bytes) const {
 
 void session::hold(std::uint64_t bytes) {
   granted_bytes_ += bytes;
-  memory_.set(granted_bytes_ + pinned_bytes_);
+  count_memory();
 }
 
 void session::release_hold(std::uint64_t bytes) {
   granted_bytes_ -= bytes;
-  memory_.set(granted_bytes_ + pinned_bytes_);
+  count_memory();
 }
 
 void session::hold_pin(std::uint64_t pin, std::uint64_t bytes, bool is_leased) {
   const std::uint64_t counted = std::max(bytes, kMinHeldBytes);
   pinned_[pin] = {counted, is_leased};
   pinned_bytes_ += counted;
+  count_memory();
+}
+
+void session::count_memory() {
   memory_.set(granted_bytes_ + pinned_bytes_);
   pins_.set(pinned_bytes_);
 }

@@ -178,6 +178,7 @@ class session : public std::enable_shared_from_this<session> {
   // Makes room for the next bytes. Returns false if the principal's frames already take too much; the connection then
   // ends.
   bool make_buffer_room();
+  void count_memory();  // after a change of granted_bytes_ or pinned_bytes_
   void count_buffers();
   // Answers that wait, plus the bound of those that requests in progress will have.
   std::size_t answer_bytes() const { return out_.waiting_bytes() + promised_bytes_; }

@@ -597,8 +597,7 @@ void session::let_go(std::span<const std::uint64_t> pins) {
     (void)parts_.engine.unpin(engine_session_, pin);
     if (const auto mine = pinned_.extract(pin)) pinned_bytes_ -= mine.mapped().bytes;
   }
-  memory_.set(granted_bytes_ + pinned_bytes_);
-  pins_.set(pinned_bytes_);
+  count_memory();
 }
 
 // Clients can guess the numbers of others' pins. Unpinning one would reuse memory that a transfer still reads.
