@@ -29,8 +29,9 @@ constexpr unsigned kMaxLanes = 64;     // as many as fit into a page
 constexpr std::uint32_t kEvents = 32;  // per channel, if events replace words; a power of two
 // How late a dead context is noticed; checking a live one costs a call.
 constexpr std::uint64_t kChannelCheckNs = 1'000'000;
-constexpr unsigned kPollsPerClockReading = 32;  // about a microsecond
-constexpr unsigned kChannelPollsPerYield = 16;  // on the simulated GPU
+constexpr unsigned kPollsPerClockReading = 32;         // about a microsecond
+constexpr unsigned kChannelPollsPerYield = 16;         // on the simulated GPU
+constexpr std::uint64_t kStreamRetryNs = 100'000'000;  // between attempts to make a stream that had no memory
 constexpr unsigned kIdleAnswersBeforeLost = 3;  // how often the driver may call a stream idle while the word is missing
 
 // Compares cyclically, so that a counter that has wrapped is still ahead of earlier values.
@@ -63,17 +64,21 @@ cu::result_t queue_together(const cu::driver_table& cuda, std::span<const transf
                                     stream);
 }
 
+// A stream takes memory of the GPU. While none is left, a channel has no stream, and its copies go into the context's
+// default stream: they wait for the application's blocking streams, as cuMemcpy does.
 struct channel {
-  // Read by waiting threads. Never changes after open().
+  // Read by waiting threads. Never changes after open(), except for a stream that is made later, while nothing is in
+  // progress.
   std::uint32_t* word = nullptr;
   cu::device_ptr word_address = 0;
-  cu::stream_t stream = nullptr;
+  std::atomic<cu::stream_t> stream = nullptr;
   cu::event_t event = nullptr;       // for orders between this channel and other streams; recorded under the lock
   cu::event_t events[kEvents] = {};  // fallback: a ticket uses the one at value % kEvents
   // Written by submitting threads, on a line of its own. A submission is one step under the lock.
   alignas(64) std::mutex mutex;
-  std::uint32_t last = 0;   // value of the latest ticket
-  bool has_behind = false;  // copies behind an application's stream were queued; the latest of them has this value:
+  std::uint32_t last = 0;      // value of the latest ticket
+  std::uint64_t retry_ns = 0;  // when the next attempt to make a missing stream is due
+  bool has_behind = false;     // copies behind an application's stream were queued; the latest of them has this value:
   std::uint32_t behind = 0;
 };
 
@@ -85,7 +90,11 @@ struct copy_engine::state {
 
   bool is_ours() const noexcept { return process_epoch() == epoch; }
   status make_channels(unsigned wanted, std::uint32_t first_value);
-  status make_channel(channel& made, int priority, std::uint32_t first_value);
+  status make_channel(channel& made, std::uint32_t first_value);
+  cu::result_t make_stream(channel& made) const;
+  status use_stream(channel& own) const;
+  cu::result_t wait_for(const channel& own, cu::event_t event) const;
+  cu::result_t record_end(const channel& own) const;
   status choose_completion();
   void drop_channel(channel& dropped) const;
 
@@ -110,14 +119,50 @@ struct copy_engine::state {
   pinned_buffer words;
   std::unique_ptr<channel[]> channels;
   unsigned count = 0;
+  int priority = 0;  // of the streams
   bool has_write_value = true;
 };
 
 // ---- life -----------------------------------------------------------------------------------------------------------
 
-status copy_engine::state::make_channel(channel& made, int priority, std::uint32_t first_value) {
-  auto rc = cuda.cuStreamCreateWithPriority(&made.stream, cu::stream_flag::non_blocking, priority);
-  if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "creating a stream for copies");
+cu::result_t copy_engine::state::make_stream(channel& made) const {
+  cu::stream_t stream = nullptr;
+  const auto rc = cuda.cuStreamCreateWithPriority(&stream, cu::stream_flag::non_blocking, priority);
+  if (rc == cu::error_code::success) made.stream = stream;
+  made.retry_ns = monotonic_ns() + kStreamRetryNs;
+  return rc;
+}
+
+// Before work is queued in the channel. A missing stream is made now if there is memory again and nothing is in progress.
+// EBUSY: the default stream cannot be used, because a stream that waits for it is being captured. Precondition: the
+// channel's lock is held.
+status copy_engine::state::use_stream(channel& own) const {
+  if (own.stream != nullptr) return {};
+  auto scope = enter();
+  if (!scope) return scope.error();
+  if (has_ended(own, own.last) && monotonic_ns() >= own.retry_ns && make_stream(own) == cu::error_code::success) return {};
+  return refuse_capture(cuda, nullptr);
+}
+
+// Work that the channel queues later waits for the event. In our context, because a missing stream stands for its default
+// stream.
+cu::result_t copy_engine::state::wait_for(const channel& own, cu::event_t event) const {
+  if (own.stream != nullptr) return cuda.cuStreamWaitEvent(own.stream, event, 0);
+  auto ours = enter();
+  return ours ? cuda.cuStreamWaitEvent(nullptr, event, 0) : cu::result_t{cu::error_code::context_is_destroyed};
+}
+
+// The channel's event stands for the end of what it has queued.
+cu::result_t copy_engine::state::record_end(const channel& own) const {
+  if (own.stream != nullptr) return cuda.cuEventRecord(own.event, own.stream);
+  auto ours = enter();
+  return ours ? cuda.cuEventRecord(own.event, nullptr) : cu::result_t{cu::error_code::context_is_destroyed};
+}
+
+status copy_engine::state::make_channel(channel& made, std::uint32_t first_value) {
+  auto rc = make_stream(made);
+  if (rc != cu::error_code::success && rc != cu::error_code::out_of_memory)
+    return cu::make_error(cuda, rc, "creating a stream for copies");
   rc = cuda.cuEventCreate(&made.event, cu::event_flag::disable_timing);
   if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "creating an event for copies");
   made.last = first_value;
@@ -138,13 +183,15 @@ status copy_engine::state::make_channels(unsigned wanted, std::uint32_t first_va
   int greatest = 0;
   if (const auto rc = cuda.cuCtxGetStreamPriorityRange(&least, &greatest); rc != cu::error_code::success)
     return cu::make_error(cuda, rc, "asking for stream priorities");
+  priority = greatest;
   for (; count < channels_wanted;) {
     channel& next = channels[count];
     next.word = reinterpret_cast<std::uint32_t*>(words.data() + count * kWordStride);
     next.word_address = words.device_address() + count * kWordStride;
     ++count;  // before it is complete, so that a failure drops what exists of it
-    if (auto done = make_channel(next, greatest, first_value); !done) return done;
+    if (auto done = make_channel(next, first_value); !done) return done;
   }
+  if (auto usable = use_stream(channels[0]); !usable) return usable;
   return choose_completion();
 }
 
@@ -166,10 +213,9 @@ status copy_engine::state::choose_completion() {
 }
 
 void copy_engine::state::drop_channel(channel& dropped) const {
-  if (dropped.stream != nullptr) {
-    cuda.cuStreamSynchronize(dropped.stream);  // the word is about to be unmapped
-    cuda.cuStreamDestroy_v2(dropped.stream);
-  }
+  // The word is about to be unmapped.
+  if (dropped.stream != nullptr || !has_ended(dropped, dropped.last)) cuda.cuStreamSynchronize(dropped.stream);
+  if (dropped.stream != nullptr) cuda.cuStreamDestroy_v2(dropped.stream);
   if (dropped.event != nullptr) cuda.cuEventDestroy_v2(dropped.event);
   for (auto* event : dropped.events)
     if (event != nullptr) cuda.cuEventDestroy_v2(event);
@@ -274,7 +320,7 @@ status copy_engine::state::order_behind(channel& own, cu::stream_t after) const 
     rc = cuda.cuEventCreate(&borrowed, cu::event_flag::disable_timing);
     if (rc == cu::error_code::success) rc = cuda.cuEventRecord(borrowed, after);
   }
-  if (rc == cu::error_code::success) rc = cuda.cuStreamWaitEvent(own.stream, borrowed != nullptr ? borrowed : own.event, 0);
+  if (rc == cu::error_code::success) rc = wait_for(own, borrowed != nullptr ? borrowed : own.event);
   if (borrowed != nullptr) cuda.cuEventDestroy_v2(borrowed);
   if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "ordering a copy after the application's stream");
   return {};
@@ -303,6 +349,7 @@ result<copy_engine::ticket> copy_engine::submit(std::span<const transfer> copies
   if (!s.is_ours()) return forked();
   std::unique_lock<std::mutex> lock;
   channel& own = s.lock_one(lock, has_after, turn);
+  if (auto usable = s.use_stream(own); !usable) return usable.error();
   if (has_after) {
     if (!s.context.is_alive()) return s.lost();
     if (auto ordered = s.order_behind(own, after); !ordered) return ordered.error();
@@ -330,6 +377,7 @@ result<copy_engine::ticket> copy_engine::submit_fill(std::uint64_t dst, unsigned
   if (!s.is_ours()) return forked();
   std::unique_lock<std::mutex> lock;
   channel& own = s.lock_one(lock, false, 0);
+  if (auto usable = s.use_stream(own); !usable) return usable.error();
   auto scope = s.enter();
   if (!scope) return scope.error();
   if (bytes != 0) {
@@ -424,7 +472,7 @@ status copy_engine::make_wait(cu::stream_t stream, const ticket& queued) {
   auto scope = s.enter_theirs(other_context);
   if (!scope) return scope.error();
   if (auto allowed = refuse_capture(s.cuda, stream); !allowed) return allowed;
-  auto rc = s.cuda.cuEventRecord(asked->event, asked->stream);
+  auto rc = s.record_end(*asked);
   if (rc == cu::error_code::success) rc = s.cuda.cuStreamWaitEvent(stream, asked->event, 0);
   if (rc != cu::error_code::success) return cu::make_error(s.cuda, rc, "ordering the application's stream after a copy");
   return {};

@@ -5,11 +5,15 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/text.hpp"
 
 namespace pl::copy {
 namespace {
+
+// How long no other channel is tried after one for which there was no GPU memory.
+constexpr std::uint64_t kNoMemoryNs = 1'000'000'000;
 
 // If this process itself stood still for long, it checks once more before it gives up a copy.
 constexpr std::uint64_t kLastChanceNs = 100'000'000;
@@ -84,7 +88,12 @@ result<std::shared_ptr<dma::channel>> dma_engine::channel_for(direction way, que
   if (kind == queue_kind::peer) options.engine = source_.addresses->peer_engine().value_or(options.engine);
   if (kind == queue_kind::helper) options.timeslice_us = kHelperTimesliceUs;
   if (kind != queue_kind::quick) options.memory_bytes = kBulkMemoryBytes;
+  if (monotonic_ns() < no_memory_until_ns_) return failure{EAGAIN, "DMA channels: GPU memory for another one was used up"};
   auto opened = dma::channel::open(source_.addresses, options);
+  if (!opened && opened.code() == ENOMEM) {  // another method takes the copy
+    no_memory_until_ns_ = monotonic_ns() + kNoMemoryNs;
+    return failure{EAGAIN, format("DMA channels: %s", opened.error().message.c_str())};
+  }
   if (!opened) return opened.error();
   const std::lock_guard guard(lock_);
   return slot = std::move(*opened);
@@ -118,7 +127,7 @@ result<channel_memory::piece> dma_engine::find(bool is_host, const sides& ends, 
 result<std::uint64_t> dma_engine::prepare(const host_memory& host, std::uint64_t pointer, std::uint64_t size_bytes) {
   for (const direction way : {direction::to_host, direction::to_device})
     for (const queue_kind kind : {queue_kind::quick, queue_kind::bulk})
-      if (auto opened = channel_for(way, kind); !opened) return opened.error();
+      if (auto opened = channel_for(way, kind); !opened && opened.code() != EAGAIN) return opened.error();
   std::uint64_t fresh_bytes = 0;
   for (std::uint64_t done = 0; done < size_bytes;) {
     const bool is_bound = memory_.has_host(host, pointer + done);

@@ -245,8 +245,9 @@ class dma_engine {
   const channel_source source_;
   channel_memory memory_;
   stream_order order_;
-  spin_lock lock_;      // guards the channels, for a few instructions
-  std::mutex opening_;  // lets one thread at a time open a channel
+  spin_lock lock_;                        // guards the channels, for a few instructions
+  std::mutex opening_;                    // lets one thread at a time open a channel
+  std::uint64_t no_memory_until_ns_ = 0;  // guarded by opening_
   // Quick: to the host, to the device, on the device; bulk: the same; to other GPUs; helpers of bulk lists: as bulk.
   std::array<std::shared_ptr<dma::channel>, 7> channels_;
   std::atomic<bool> has_helpers_{false};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copy/gpu_queues.hpp"
 
+#include <cerrno>
 #include <utility>
 
 #include "base/text.hpp"
@@ -44,6 +45,9 @@ result<std::shared_ptr<dma::channel>> gpu_queues::channel_for(path way, bool is_
   if (is_peer) options.engine = source_.addresses->peer_engine().value_or(options.engine);
   if (!is_short_one || is_peer) options.memory_bytes = kListMemoryBytes;
   auto opened = dma::channel::open(source_.addresses, options);
+  if (!opened && opened.code() == ENOMEM && !is_peer)  // no GPU memory for another one: any of them moves everything
+    for (std::size_t one = 0; one < 4; ++one)
+      if (channels_[one] != nullptr) return channels_[one];
   if (!opened) return opened.error();
   return slot = *std::move(opened);
 }

@@ -100,10 +100,13 @@ result<channel_ring*> gpu_state::channel_rings() {
 
 result<gpu_checksum*> gpu_state::checksum() {
   const std::lock_guard lock(mutex_);
-  if (checksum_refusal_) return *checksum_refusal_;
+  if (checksum_refusal_ && is_before(checksum_refused_until_ns_)) return *checksum_refusal_;
   if (checksum_ == nullptr) {
     auto made = gpu_checksum::open(context);
-    if (!made) return *(checksum_refusal_ = made.error());
+    if (!made) {
+      checksum_refused_until_ns_ = refused_until_ns(made.code());
+      return *(checksum_refusal_ = made.error());
+    }
     checksum_ = *std::move(made);
   }
   return checksum_.get();

@@ -72,7 +72,7 @@ struct gpu_state {
   // Through open channels only; EAGAIN if there are none.
   result<channel_ring*> channel_rings();
   bool are_channels_refused() const noexcept { return is_before(channels_refused_until_ns_); }
-  result<gpu_checksum*> checksum();  // a refusal is remembered
+  result<gpu_checksum*> checksum();  // a refusal is remembered, as for the copy kernel
   // Opens it (about 5 ms). A refusal is remembered: permanently if it is due to the installation, for kEngineRetryMs if
   // it may pass.
   result<gpu_engine*> engine(backend& maps, const gpu_engine::options& wanted);
@@ -97,6 +97,7 @@ struct gpu_state {
   std::unique_ptr<staging_area> staging_;
   std::unique_ptr<gpu_checksum> checksum_;
   std::optional<failure> checksum_refusal_;
+  std::atomic<std::uint64_t> checksum_refused_until_ns_{0};
   std::unique_ptr<dma_engine> channels_;
   std::unique_ptr<channel_ring> channel_ring_;
   std::optional<failure> channels_refusal_;

@@ -481,7 +481,7 @@ status planner::fill(std::uint64_t dst, unsigned char value, std::size_t bytes) 
     if (auto* const channels = find_channels(ends)) {
       auto begun = channels->begin_fill(dst, value, bytes, ends.device);
       if (begun) return count(method::dma_channel, bytes), begun->wait();
-      if (begun.error().code != ENOTSUP) return begun.error();
+      if (begun.code() != ENOTSUP && begun.code() != EAGAIN) return begun.error();
       count_refusal({method::dma_channel, 1});
     }
   }

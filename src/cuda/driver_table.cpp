@@ -157,16 +157,17 @@ std::string hint_about_files() {
 }
 
 // CUDA reserves addresses for all memory of the host and its GPUs, and says "out of memory" if it gets none.
-std::string hint_about_addresses() {
+std::string hint_about_memory() {
   rlimit space{};
-  if (getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY) return {};
+  if (getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY)
+    return ": GPU memory is used up, or what the host can pin; nvidia-smi shows which processes use the GPU's";
   return format("; this process may use %s of addresses only, and CUDA reserves more: raise ulimit -v",
                 format_size(space.rlim_cur).c_str());
 }
 
 std::string hint_of(result_t code) {
   if (code == error_code::operating_system) return hint_about_files();
-  return code == error_code::out_of_memory ? hint_about_addresses() : std::string();
+  return code == error_code::out_of_memory ? hint_about_memory() : std::string();
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ failure rm_failure(const char* operation, int rc, std::uint32_t rm_status_word) 
   if (rc != 0) return failure{errno, format("resource manager: %s failed: %s", operation, errno_text(errno).c_str())};
   const int code = errno_of_status(rm_status_word);
   const char* hint = "";
-  if (code == ENOMEM) hint = ": BAR1 or driver memory is exhausted; release mappings, or map smaller ranges";
+  if (code == ENOMEM)
+    hint = ": GPU memory, BAR1 or memory of the driver is used up; release mappings or memory, or map smaller ranges";
   if (code == EACCES) hint = ": the driver does not let this process do it (a forked child, or a restricted container)";
   if (code == ENOENT) hint = ": the memory object is gone (freed meanwhile?)";
   return failure{code, format("resource manager: %s failed with status 0x%x%s", operation, rm_status_word, hint)};

@@ -128,6 +128,72 @@ TEST_F(CopyEngineFailure, TheFailedCopyIsNamedAndTheOnesBeforeItHaveEnded) {
   EXPECT_EQ(host.get(), bytes_t(64, 9));
 }
 
+std::atomic<bool> g_has_no_memory{false};
+
+// A GPU whose memory the application has used up: mappings and copies go on, as those of cuMemcpy do.
+TEST_F(CopyEngineFailure, WithoutMemoryForAStreamCopiesUseTheDefaultStreamUntilThereIsSome) {
+  failing_.table().cuStreamCreateWithPriority = [](cu::stream_t* stream, unsigned flags, int priority) -> cu::result_t {
+    if (g_has_no_memory) return cu::error_code::out_of_memory;
+    return test::simulated_cuda().cuStreamCreateWithPriority(stream, flags, priority);
+  };
+  g_has_no_memory = true;
+  auto opened = copy_engine::open(context_, 2);
+  ASSERT_TRUE(opened) << opened.error().message;
+  auto& engine = **opened;
+  guarded_host host(context_, 5000);
+  guarded_device device(5000);
+  const auto data = test::random_bytes(5000, 11);
+  const auto copied = [&](cu::stream_t after) {
+    host.set(data);
+    device.set(bytes_t(5000, 0));
+    const transfer copy{.way = direction::to_device, .dst = device.address(), .src = host.address(), .row_bytes = 5000};
+    return engine.submit(std::span(&copy, 1), after, after != nullptr);
+  };
+  cu::stream_t later = nullptr;
+  cu::event_t event = nullptr;
+  ASSERT_EQ(cuda_.cuStreamCreate(&later, cu::stream_flag::non_blocking), 0);
+  ASSERT_EQ(cuda_.cuEventCreate(&event, cu::event_flag::disable_timing), 0);
+  {
+    gate held;
+    auto queued = copied(held.stream());
+    ASSERT_TRUE(queued) << queued.error().message;
+    const test::current_device other(1);  // the default stream is still that of the copies' context
+    ASSERT_TRUE(engine.make_wait(later, *queued));
+    ASSERT_TRUE(engine.record(event, *queued));
+    EXPECT_EQ(engine.wait(*queued, 20).code(), ETIMEDOUT) << "it does not wait for the stream";
+    EXPECT_NE(cuda_.cuStreamQuery(later), 0);
+    held.open();
+    ASSERT_TRUE(engine.wait(*queued));
+  }
+  EXPECT_EQ(cuda_.cuStreamSynchronize(later), 0);
+  EXPECT_EQ(cuda_.cuEventSynchronize(event), 0);
+  EXPECT_EQ(device.get(), data);
+
+  failing_.table().cuStreamIsCapturing = [](cu::stream_t, int*) -> cu::result_t {
+    return 906;
+  };  // ..._STREAM_CAPTURE_IMPLICIT
+  EXPECT_EQ(copied(nullptr).code(), EBUSY);
+  EXPECT_EQ(engine.submit_fill(device.address(), 1, 10).code(), EBUSY);
+  failing_.table().cuStreamIsCapturing = test::simulated_cuda().cuStreamIsCapturing;
+
+  g_has_no_memory = false;
+  std::this_thread::sleep_for(150ms);
+  host.set(data);
+  device.set(bytes_t(5000, 0));
+  gate held;  // the default stream waits for it, and copies do not any more
+  ASSERT_EQ(cuda_.cuEventRecord(event, held.stream()), 0);
+  ASSERT_EQ(cuda_.cuStreamWaitEvent(nullptr, event, 0), 0);
+  auto queued =
+      engine.submit({.way = direction::to_device, .dst = device.address(), .src = host.address(), .row_bytes = 5000});
+  ASSERT_TRUE(queued) << queued.error().message;
+  EXPECT_TRUE(engine.wait(*queued, 10'000));
+  held.open();
+  EXPECT_EQ(device.get(), data);
+  EXPECT_EQ(cuda_.cuStreamSynchronize(nullptr), 0);
+  EXPECT_EQ(cuda_.cuStreamDestroy_v2(later), 0);
+  EXPECT_EQ(cuda_.cuEventDestroy_v2(event), 0);
+}
+
 TEST_F(CopyEngineFailure, StreamsUnderCaptureAreRefused) {
   auto opened = copy_engine::open(context_, 1);
   ASSERT_TRUE(opened);
