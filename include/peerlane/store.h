@@ -356,7 +356,8 @@ int peerlane_store_batch(peerlane_store_t store, const struct peerlane_store_ite
  * @brief Erases all keys with a prefix. A value that is put meanwhile may stay.
  *
  * @param prefix  prefix_size_bytes bytes, at least one.
- * @param erased  may be NULL; receives the number of erased keys.
+ * @param erased  may be NULL; receives the number of erased keys. Those whose reply was lost with a connection are not
+ * counted.
  * @return 0; ENOTSUP: the server has an earlier release.
  */
 int peerlane_store_erase_prefix(peerlane_store_t store, peerlane_pool_t pool, const void* prefix, size_t prefix_size_bytes,

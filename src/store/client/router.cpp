@@ -218,6 +218,7 @@ result<std::uint32_t> router::create_pool(const std::string& name, const store_p
   store_protocol::tail fields;
   fields.settings = settings;
   fields.cache = cache;
+  fields.request_number = {id_, next_sequence_++};  // a server that is asked again knows its own pool by it
   return remember(name, ask_anyone(opcode::pool_create, name, fields));
 }
 

@@ -15,6 +15,33 @@ using json = nlohmann::json;
 // The pool's identity: a later pool of the same name has another number.
 constexpr std::string_view kIdentity = "pool";
 
+// A request that is repeated, at whichever server, gets the same number.
+std::uint64_t identity_for(const store::request_key& request, std::string_view name) {
+  if (request.empty()) {
+    std::random_device random;
+    return (std::uint64_t{random()} << 20 | random()) | 1;
+  }
+  std::uint64_t mixed = request.client;
+  const auto mix = [&mixed](std::uint64_t word) {  // splitmix64
+    mixed += word + 0x9e3779b97f4a7c15;
+    mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9;
+    mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111eb;
+    mixed ^= mixed >> 31;
+  };
+  mix(request.sequence);
+  for (const char letter : name) mix(static_cast<unsigned char>(letter));
+  return mixed >> 12 | 1;
+}
+
+// What etcd has of the pool; nothing: no pool.
+result<std::optional<etcd::entry>> stored_pool(const membership& members, const std::string& key) {
+  auto known = members.store().list(key);
+  if (!known) return known.error();
+  for (auto& one : known->entries)
+    if (one.key == key) return std::optional(std::move(one));
+  return std::optional<etcd::entry>();
+}
+
 std::string with_identity(std::string tags, std::uint64_t identity) {
   return format("%.*s=%llu;", static_cast<int>(kIdentity.size()), kIdentity.data(),
                 static_cast<unsigned long long>(identity)) +
@@ -140,14 +167,22 @@ std::vector<known_pool> cluster_pools::all() const {
 }
 
 result<store::pool_info> cluster_pools::create(membership& members, const std::string& name,
-                                               const store::pool_options& options) {
-  std::random_device random;
+                                               const store::pool_options& options, const store::request_key& request) {
+  const std::uint64_t identity = identity_for(request, name);
   store::pool_options made = options;
-  made.tags = with_identity(options.tags, (std::uint64_t{random()} << 20 | random()) | 1);
+  made.tags = with_identity(options.tags, identity);
+  if (const auto own = engine_.find_pool(name); own && identity_of(own->options) == 0)
+    return failure{EEXIST, "pool " + name + " of this server does not belong to the cluster: choose another name"};
   const std::string key = members.prefix() + "pool/" + name;
   const auto done = members.store().transact({{key, 0}}, {{key, to_text(made), 0, false}});
   if (!done) return done.error();
-  if (!*done) return failure{EEXIST, "store: pool " + name + " exists"};
+  if (!*done) {
+    const auto known = stored_pool(members, key);
+    if (!known) return known.error();
+    const auto there = *known ? read_pool((*known)->value) : std::nullopt;
+    if (!there || identity_of(*there) != identity) return failure{EEXIST, "store: pool " + name + " exists"};
+    made = *there;  // the client's answer was lost, or etcd's
+  }
   const std::lock_guard one_at_a_time(following_);
   if (const status mine = follow_one(name, made, members); !mine) return mine.error();
   return engine_.find_pool(name);
@@ -164,16 +199,18 @@ result<store::pool_info> cluster_pools::configure(membership& members, store::po
   store::pool_options made = options;
   made.tags = with_identity(options.tags, identity);
   const std::string key = members.prefix() + "pool/" + now->name;
-  const auto known = members.store().list(key);
+  const auto known = stored_pool(members, key);
   if (!known) return known.error();
-  for (const auto& one : known->entries) {
-    if (one.key != key) continue;
-    const auto done = members.store().transact({{key, one.revision}}, {{key, to_text(made), 0, false}});
-    if (!done) return done.error();
-    if (!*done) return failure{EAGAIN, "the pool was changed by another request at the same time"};
-    return engine_.configure_pool(id, made);
+  if (!*known) return failure{ENXIO, "store: pool " + now->name + " was deleted"};
+  const auto done = members.store().transact({{key, (*known)->revision}}, {{key, to_text(made), 0, false}});
+  if (!done) return done.error();
+  if (!*done) {
+    const auto there = stored_pool(members, key);
+    if (!there) return there.error();
+    if (!*there || (*there)->value != to_text(made))  // otherwise etcd's first answer was lost
+      return failure{EAGAIN, "the pool was changed by another request at the same time"};
   }
-  return failure{ENXIO, "store: pool " + now->name + " was deleted"};
+  return engine_.configure_pool(id, made);
 }
 
 status cluster_pools::drop(membership& members, store::pool_id id) {

@@ -35,8 +35,10 @@ class cluster_pools {
   // All pools of the cluster.
   std::vector<known_pool> all() const;
 
-  // EEXIST if etcd has one.
-  result<store::pool_info> create(membership& members, const std::string& name, const store::pool_options& options);
+  // EEXIST if etcd has one, unless this request made it: its answer was lost, and any server may be asked again. An empty
+  // request, of a client of an earlier release, is a new one each time.
+  result<store::pool_info> create(membership& members, const std::string& name, const store::pool_options& options,
+                                  const store::request_key& request);
   result<store::pool_info> configure(membership& members, store::pool_id id, const store::pool_options& options);
   status drop(membership& members, store::pool_id id);
 

@@ -518,8 +518,9 @@ result<std::string> cluster_service::map_text() const { return to_text(members_-
 
 // ---- Pools ---------------------------------------------------------------------------------------------------------------
 
-result<store::pool_info> cluster_service::create_pool(const std::string& name, const store::pool_options& options) {
-  return pools_.create(*members_, name, options);
+result<store::pool_info> cluster_service::create_pool(const std::string& name, const store::pool_options& options,
+                                                      const store::request_key& request) {
+  return pools_.create(*members_, name, options, request);
 }
 result<store::pool_info> cluster_service::configure_pool(store::pool_id id, const store::pool_options& options) {
   return pools_.configure(*members_, id, options);

@@ -59,7 +59,8 @@ class cluster_service final : public value_service {
                     store::completion<store::pinned_value> done) override;
   void stat_async(store::pool_id pool, std::string_view key, store::completion<store::value_info> done) override;
 
-  result<store::pool_info> create_pool(const std::string& name, const store::pool_options& options) override;
+  result<store::pool_info> create_pool(const std::string& name, const store::pool_options& options,
+                                       const store::request_key& request) override;
   result<store::pool_info> configure_pool(store::pool_id id, const store::pool_options& options) override;
   status delete_pool(store::pool_id id) override;
   result<store::pool_info> find_pool(const std::string& name) override;

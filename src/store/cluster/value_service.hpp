@@ -71,7 +71,9 @@ class value_service {
   }
 
   // ---- Pools; blocking
-  virtual result<store::pool_info> create_pool(const std::string& name, const store::pool_options& options) {
+  // EEXIST if there is one. In a cluster, the pool that this request made before is returned again: its answer was lost.
+  virtual result<store::pool_info> create_pool(const std::string& name, const store::pool_options& options,
+                                               const store::request_key& /*request*/) {
     return engine_.create_pool(name, options);
   }
   virtual result<store::pool_info> configure_pool(store::pool_id id, const store::pool_options& options) {

@@ -159,7 +159,10 @@ void session::pool_create(const request_ptr& request, std::string name) {
   const auto cache = request->fields.cache.value_or(store_protocol::cache_settings{});
   parts_.log.write(event_log::level::info, "pool_create", {{"pool", name}, {"principal", wire_->other().principal}});
   aside<store::pool_info>(
-      request, [this, name, settings, cache] { return parts_.values.create_pool(name, options_of(settings, cache)); },
+      request,
+      [this, name, settings, cache, number = request_of(request->fields)] {
+        return parts_.values.create_pool(name, options_of(settings, cache), number);
+      },
       [me = shared_from_this(), request](store::pool_info made) {
         me->pools_[made.id] = policy_of(made);
         request->head.pool_id = made.id;

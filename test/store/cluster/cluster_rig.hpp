@@ -67,6 +67,7 @@ class cluster_rig {
     one->config.repair_s = 0;
     one->config.ucx = ucx;
     one->config.quotas = quotas;
+    one->config.advertise = advertise;
     one->start();
   }
   // Gives its lease back, as on SIGTERM.
@@ -111,6 +112,7 @@ class cluster_rig {
 
   std::string ucx = "auto";         // of servers that start from now on
   std::vector<std::string> quotas;  // likewise
+  std::string advertise;            // likewise
 
  private:
   std::string folder_;
