@@ -171,9 +171,10 @@ std::vector<std::string> files_below(const std::string& folder) {
   std::error_code wrong;
   fs::recursive_directory_iterator one(folder, wrong);
   for (; !wrong && one != fs::recursive_directory_iterator(); one.increment(wrong)) {
-    std::error_code ignored;
-    if (one->symlink_status(ignored).type() == fs::file_type::regular)
-      out.push_back(one->path().lexically_relative(folder).string());
+    const fs::file_status known = one->symlink_status(wrong);
+    if (known.type() == fs::file_type::not_found) wrong.clear();  // removed meanwhile
+    if (wrong) break;
+    if (known.type() == fs::file_type::regular) out.push_back(one->path().lexically_relative(folder).string());
   }
   if (wrong) throw tool_failure(format("%s: %s", folder.c_str(), wrong.message().c_str()));
   std::sort(out.begin(), out.end());

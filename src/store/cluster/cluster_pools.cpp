@@ -179,9 +179,9 @@ result<store::pool_info> cluster_pools::create(membership& members, const std::s
   if (!*done) {
     const auto known = stored_pool(members, key);
     if (!known) return known.error();
-    const auto there = *known ? read_pool((*known)->value) : std::nullopt;
-    if (!there || identity_of(*there) != identity) return failure{EEXIST, "store: pool " + name + " exists"};
-    made = *there;  // the client's answer was lost, or etcd's
+    const auto listed = *known ? read_pool((*known)->value) : std::nullopt;
+    if (!listed || identity_of(*listed) != identity) return failure{EEXIST, "store: pool " + name + " exists"};
+    made = *listed;  // the client's answer was lost, or etcd's
   }
   const std::lock_guard one_at_a_time(following_);
   if (const status mine = follow_one(name, made, members); !mine) return mine.error();
@@ -205,9 +205,9 @@ result<store::pool_info> cluster_pools::configure(membership& members, store::po
   const auto done = members.store().transact({{key, (*known)->revision}}, {{key, to_text(made), 0, false}});
   if (!done) return done.error();
   if (!*done) {
-    const auto there = stored_pool(members, key);
-    if (!there) return there.error();
-    if (!*there || (*there)->value != to_text(made))  // otherwise etcd's first answer was lost
+    const auto listed = stored_pool(members, key);
+    if (!listed) return listed.error();
+    if (!*listed || (*listed)->value != to_text(made))  // otherwise etcd's first answer was lost
       return failure{EAGAIN, "the pool was changed by another request at the same time"};
   }
   return engine_.configure_pool(id, made);

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "base/clock.hpp"
+#include "base/folder_list.hpp"
 #include "base/log.hpp"
 #include "base/regular_file.hpp"
 #include "base/text.hpp"
@@ -129,12 +130,12 @@ status engine::impl::open() {
   if (status room = check_room(); !room) return room;
   const auto disk_bytes = files->total_bytes(options.directory);
   scale_to_disk();
-  std::error_code no_folder;
-  const std::filesystem::directory_iterator first_extent(options.directory + "/extents", no_folder);
-  auto opened =
-      index::open({options.directory + "/index", options.index_cache_bytes, options.read_only, files->index_env(),
-                   options.directory + "/commit.mark", files, first_extent != std::filesystem::directory_iterator(),
-                   disk_bytes ? *disk_bytes : ~std::uint64_t{0}});
+  const auto extent_files = list_folder(options.directory + "/extents");
+  if (!extent_files && extent_files.code() != ENOENT)
+    return path_failure(options.directory + "/extents", extent_files.error());
+  auto opened = index::open({options.directory + "/index", options.index_cache_bytes, options.read_only, files->index_env(),
+                             options.directory + "/commit.mark", files, extent_files && !extent_files->empty(),
+                             disk_bytes ? *disk_bytes : ~std::uint64_t{0}});
   if (!opened) return std::move(opened).error();
   records = std::move(*opened);
   if (status read = read_format(); !read) return read;

@@ -7,9 +7,11 @@
 #include <iterator>
 #include <system_error>
 
+#include "base/folder_list.hpp"
 #include "base/log.hpp"
 #include "base/shortage.hpp"
 #include "base/text.hpp"
+#include "store/engine/path_failure.hpp"
 
 namespace pl::store {
 
@@ -28,18 +30,18 @@ std::string extents::path_of(std::uint64_t number) const {
 
 result<std::unique_ptr<extents>> extents::open(options settings, disk& files) {
   std::unique_ptr<extents> made(new extents(std::move(settings), files));
-  std::error_code error;
   std::vector<std::uint64_t> numbers;
-  for (const auto& file : std::filesystem::directory_iterator(made->options_.folder, error)) {
-    if (file.path().extension() != ".extents") continue;
-    const auto number = parse_integer(file.path().stem().string());
-    if (!number || *number < 0 || made->path_of(static_cast<std::uint64_t>(*number)) != file.path().string()) {
-      PL_LOG(warn, "store: %s: not a name of an extent file, it is left alone", file.path().c_str());
+  const auto names = list_folder(made->options_.folder);
+  if (!names) return path_failure(made->options_.folder, names.error());
+  for (const auto& file : *names) {
+    if (file.extension() != ".extents") continue;
+    const auto number = parse_integer(file.stem().string());
+    if (!number || *number < 0 || made->path_of(static_cast<std::uint64_t>(*number)) != file.string()) {
+      PL_LOG(warn, "store: %s: not a name of an extent file, it is left alone", file.c_str());
       continue;
     }
     numbers.push_back(static_cast<std::uint64_t>(*number));
   }
-  if (error) return failure{error.value(), "store: " + made->options_.folder + ": " + error.message()};
   std::sort(numbers.begin(), numbers.end());
   for (const std::uint64_t number : numbers) {
     if (status added = made->open_found(number); !added) return std::move(added).error();

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "arch/crc32c.hpp"
+#include "base/folder_list.hpp"
 #include "base/text.hpp"
 #include "base/whole_file.hpp"
 #include "store/engine/bytes.hpp"
@@ -286,17 +287,17 @@ log_prefix read_records(std::string_view bytes, const std::function<void(std::st
 
 result<log_findings> scan_logs(const log_scan& scan) {
   const std::string& folder = scan.folder;
-  std::error_code error;
   std::vector<std::pair<std::uint64_t, std::string>> logs;
-  for (const auto& file : std::filesystem::directory_iterator(folder, error)) {
-    const std::string stem = file.path().stem().string();
-    if (file.path().extension() != ".log" || stem.empty() || stem.size() > 18 ||
+  const auto files = list_folder(folder);
+  if (!files) return path_failure(folder, files.error());
+  for (const auto& file : *files) {
+    const std::string stem = file.stem().string();
+    if (file.extension() != ".log" || stem.empty() || stem.size() > 18 ||
         stem.find_first_not_of("0123456789") != std::string::npos)
       continue;
     const std::uint64_t number = std::stoull(stem);
-    if (number >= scan.first_log) logs.emplace_back(number, file.path().filename().string());
+    if (number >= scan.first_log) logs.emplace_back(number, file.filename().string());
   }
-  if (error) return failure{error.value(), "store: " + folder + ": " + error.message()};
   std::sort(logs.begin(), logs.end());
   log_findings found;
   stamp_reader stamped;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/folder_list.hpp"
 #include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "base/whole_file.hpp"
@@ -143,9 +144,10 @@ result<manifest_file> read_current_manifest(const std::string& index_folder) {
 
 result<manifest_file> read_newest_manifest(const std::string& index_folder) {
   std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& file : fs::directory_iterator(index_folder, error)) {
-    const std::string name = file.path().filename().string();
+  const auto files = list_folder(index_folder);
+  if (!files) return path_failure(index_folder, files.error());
+  for (const auto& file : *files) {
+    const std::string name = file.filename().string();
     if (name.starts_with(kPrefix)) names.push_back(name);
   }
   std::sort(names.rbegin(), names.rend());
@@ -184,10 +186,12 @@ result<index_view> index_view::make(const std::string& index_folder, std::string
     if (error) return failure{error.value(), "store: " + path + ": " + error.message()};
   }
   index_view made(path);
-  for (const auto& file : fs::directory_iterator(index_folder, error)) {
-    const std::string name = file.path().filename().string();
+  const auto files = list_folder(index_folder);
+  if (!files) return path_failure(index_folder, files.error());
+  for (const auto& file : *files) {
+    const std::string name = file.filename().string();
     if (name == "CURRENT" || name == "LOCK" || name == manifest_name) continue;
-    fs::create_symlink(fs::absolute(file.path()), path + "/" + name, error);
+    fs::create_symlink(fs::absolute(file), path + "/" + name, error);
     if (error) break;
   }
   if (error) return failure{error.value(), "store: " + path + ": " + error.message()};

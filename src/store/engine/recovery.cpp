@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "arch/crc32c.hpp"
+#include "base/folder_list.hpp"
 #include "base/log.hpp"
 #include "base/regular_file.hpp"
 #include "base/text.hpp"
@@ -23,12 +24,15 @@ unsigned long long shown_number(std::uint64_t value) { return value; }
 failure damage(const std::string& text) { return failure{EUCLEAN, "store: " + text + kDamageAdvice}; }
 
 // Whether the folder may be a new one whose index was not written yet.
-bool holds_nothing(const std::string& folder) {
-  std::error_code error;
-  for (const auto& file : std::filesystem::directory_iterator(folder, error)) {
-    const std::string extension = file.path().extension().string();
+result<bool> holds_nothing(const std::string& folder) {
+  const auto files = list_folder(folder);
+  if (files.code() == ENOENT) return true;
+  if (!files) return path_failure(folder, files.error());
+  for (const auto& file : *files) {
+    const std::string extension = file.extension().string();
     if (extension == ".sst") return false;
-    if (extension == ".log" && std::filesystem::file_size(file.path(), error) > 0) return false;
+    std::error_code error;
+    if (extension == ".log" && std::filesystem::file_size(file, error) > 0) return false;
   }
   return true;
 }
@@ -63,12 +67,15 @@ status compare_seals(const std::string& folder, const mark_state& mark) {
                                   shown_number(one.size_bytes)));
     if (now->crc != one.crc) return damage(path + " has other bytes than when the store was stopped");
   }
-  std::error_code error;
-  for (const auto& file : std::filesystem::directory_iterator(folder, error)) {
-    const std::string name = file.path().filename().string();
-    if (file.path().extension() != ".log" || mark.find(name) != nullptr) continue;
-    if (std::filesystem::file_size(file.path(), error) != 0)
-      return damage(file.path().string() + " holds something, and held nothing when the store was stopped");
+  const auto files = list_folder(folder);
+  if (!files) return path_failure(folder, files.error());
+  for (const auto& file : *files) {
+    const std::string name = file.filename().string();
+    if (file.extension() != ".log" || mark.find(name) != nullptr) continue;
+    std::error_code error;
+    const auto size = std::filesystem::file_size(file, error);
+    if (error) return path_failure(file.string(), failure{error.value(), errno_text(error.value())});
+    if (size != 0) return damage(file.string() + " holds something, and held nothing when the store was stopped");
   }
   return {};
 }
@@ -85,9 +92,11 @@ failure lost(const recovery_input& question, const log_findings& logs, const rep
 }  // namespace
 
 status need_regular_files(const std::string& index_folder) {
-  std::error_code error;
-  for (const auto& file : std::filesystem::directory_iterator(index_folder, error)) {
-    const std::string path = file.path().string();
+  const auto files = list_folder(index_folder);
+  if (files.code() == ENOENT) return {};  // it is made later
+  if (!files) return path_failure(index_folder, files.error());
+  for (const auto& file : *files) {
+    const std::string path = file.string();
     if (status regular = need_regular_file(path); !regular && regular.code() != EISDIR)
       return path_failure(path, regular.error());
   }
@@ -98,8 +107,12 @@ result<recovery_plan> plan_recovery(const recovery_input& question) {
   recovery_plan plan;
   std::error_code error;
   const bool has_current = std::filesystem::exists(question.index_folder + "/CURRENT", error);
+  if (error && error != std::errc::no_such_file_or_directory)
+    return path_failure(question.index_folder + "/CURRENT", failure{error.value(), errno_text(error.value())});
   if (!has_current) {
-    if (question.mark || question.has_extents || !holds_nothing(question.index_folder))
+    const auto is_empty = holds_nothing(question.index_folder);
+    if (!is_empty) return is_empty.error();
+    if (question.mark || question.has_extents || !*is_empty)
       return damage(question.index_folder + "/CURRENT is missing, and something was stored here");
     plan.is_new = true;
     return plan;
@@ -131,7 +144,11 @@ result<recovery_plan> plan_recovery(const recovery_input& question) {
   if (!quick) return quick.error();
   if (!plan.torn && quick->is_whole() && quick->last_sequence >= plan.required) return plan;
   // The first start was cut off: the index has no families yet.
-  if (plan.torn && !question.mark && !question.has_extents && holds_nothing(question.index_folder)) return plan;
+  if (plan.torn && !question.mark && !question.has_extents) {
+    const auto is_empty = holds_nothing(question.index_folder);
+    if (!is_empty) return is_empty.error();
+    if (*is_empty) return plan;
+  }
   // Distinguishes the log's torn end, a flushed log, and damage.
   const auto reach = question.replay(plan.torn ? &*plan.torn : nullptr);
   if (!reach) return reach.error();
@@ -148,10 +165,11 @@ result<std::vector<file_seal>> seals_of(const std::string& index_folder) {
   std::vector<std::string> names{"CURRENT"};
   const auto manifest = current_manifest(index_folder);
   if (manifest) names.push_back(*manifest);
-  std::error_code error;
-  for (const auto& file : std::filesystem::directory_iterator(index_folder, error)) {
-    if (file.path().extension() == ".log" && std::filesystem::file_size(file.path(), error) > 0)
-      names.push_back(file.path().filename().string());
+  const auto files = list_folder(index_folder);
+  if (!files) return path_failure(index_folder, files.error());
+  for (const auto& file : *files) {
+    std::error_code error;
+    if (file.extension() == ".log" && std::filesystem::file_size(file, error) > 0) names.push_back(file.filename().string());
   }
   for (const std::string& name : names) {
     auto one = seal_of(index_folder, name);

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "arch/crc32c.hpp"
+#include "base/folder_list.hpp"
 #include "base/regular_file.hpp"
 #include "base/shortage.hpp"
 #include "base/text.hpp"
@@ -136,11 +137,15 @@ status salvage::repair_manifest() {
 // RocksDB opens no index of which a log cannot be read to its end. It is given a copy of such a log, in which what the disk
 // does not give is damaged.
 status salvage::repair_logs() {
-  std::error_code error;
   std::vector<std::string> names;
-  for (const auto& file : fs::directory_iterator(index_folder_, error))
-    if (file.path().extension() == ".log" && !read_whole_file(file.path().string()))
-      names.push_back(file.path().filename().string());
+  const auto files = list_folder(index_folder_);
+  if (!files) return path_failure(index_folder_, files.error());
+  for (const auto& file : *files) {
+    if (file.extension() != ".log") continue;
+    const auto bytes = read_whole_file(file.string());
+    if (is_shortage(bytes.code())) return path_failure(file.string(), bytes.error());  // no damage
+    if (!bytes) names.push_back(file.filename().string());
+  }
   if (names.empty()) return {};
   if (!view_) {
     const auto current = read_current_manifest(index_folder_);
@@ -152,6 +157,7 @@ status salvage::repair_logs() {
   for (const std::string& name : names) {
     const std::string copy = view_->path() + "/" + name;
     const std::string bytes = readable_parts(copy);
+    std::error_code error;
     fs::remove(copy, error);  // a link
     if (status written = write_whole_file(copy, bytes); !written) return path_failure(copy, written.error());
   }

@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "arch/crc32c.hpp"
+#include "base/folder_list.hpp"
 #include "base/regular_file.hpp"
 #include "base/shortage.hpp"
 #include "base/text.hpp"
@@ -109,12 +110,18 @@ status need_empty(const std::string& folder) {
 }
 
 // Removes everything from a folder that we created. The mark goes last: a process that is killed before leaves a part of a
-// store, which must not be opened.
+// store, which must not be opened. It stays if something else does.
 void empty(const std::string& folder) {
-  std::error_code ignored;
-  for (const auto& one : fs::directory_iterator(folder, ignored))
-    if (one.path().filename() != kUnfinishedName + 1) fs::remove_all(one.path(), ignored);
-  fs::remove(folder + kUnfinishedName, ignored);
+  const auto files = list_folder(folder);
+  bool is_clear = files.ok();
+  std::error_code error;
+  if (files)
+    for (const auto& one : *files)
+      if (one.filename() != kUnfinishedName + 1) {
+        fs::remove_all(one, error);
+        is_clear = is_clear && !error;
+      }
+  if (is_clear) fs::remove(folder + kUnfinishedName, error);
 }
 
 // A full disk of temporary files, or too few descriptors, says nothing about the store: a good one would pass for damaged.
@@ -218,17 +225,22 @@ status copy_sparse(const fs::path& source, const fs::path& target) {
 }
 
 // The store's own files, without the lock, sockets and foreign files.
-std::vector<fs::path> files_of(const std::string& folder) {
-  std::vector<fs::path> out;
-  std::error_code error;
-  for (const char* name : {"commit.mark", "manifest.copy"})
-    if (fs::is_regular_file(folder + "/" + name, error)) out.emplace_back(name);
-  for (const char* name : {"index", "extents"}) {
-    for (const auto& one : fs::directory_iterator(folder + "/" + name, error)) {
-      const std::string file = one.path().filename().string();
-      const bool is_text = file == "LOCK" || file.starts_with("LOG");
-      if (one.is_regular_file(error) && !is_text) out.push_back(fs::path(name) / file);
+result<std::vector<fs::path>> files_of(const std::string& folder) {
+  std::vector<fs::path> names{"commit.mark", "manifest.copy"}, out;
+  for (const char* part : {"index", "extents"}) {
+    const std::string path = folder + "/" + part;
+    const auto files = list_folder(path);
+    if (files.code() == ENOENT) continue;
+    if (!files) return path_failure(path, files.error());
+    for (const auto& one : *files) {
+      const std::string file = one.filename().string();
+      if (file != "LOCK" && !file.starts_with("LOG")) names.push_back(fs::path(part) / file);
     }
+  }
+  for (const fs::path& name : names) {
+    const auto known = has_regular_file(folder / name);
+    if (!known) return path_failure((folder / name).string(), known.error());
+    if (*known) out.push_back(name);
   }
   std::sort(out.begin(), out.end());
   return out;
@@ -239,7 +251,9 @@ status copy_files(const std::string& source, const std::string& target) {
   fs::create_directories(target + "/index", error);
   if (!error) fs::create_directories(target + "/extents", error);
   if (error) return failure{error.value(), "store: " + target + ": " + error.message()};
-  for (const fs::path& name : files_of(source)) {
+  const auto files = files_of(source);
+  if (!files) return files.error();
+  for (const fs::path& name : *files) {
     if (status done = copy_sparse(source / name, target / name); !done)
       return failure{done.code(), "store: " + done.error().message};
   }
@@ -251,7 +265,9 @@ status copy_files(const std::string& source, const std::string& target) {
 // One line per file with name, size and checksum, and the checksum of the list itself.
 result<std::string> list_of(const std::string& folder) {
   std::string out;
-  for (const fs::path& name : files_of(folder)) {
+  const auto files = files_of(folder);
+  if (!files) return files.error();
+  for (const fs::path& name : *files) {
     const auto one = seal_of(folder, name.string());
     if (!one) return one.error();
     out += format("%08x %llu %s\n", one->crc, static_cast<unsigned long long>(one->size_bytes), name.c_str());
@@ -331,14 +347,14 @@ class refill {
     settings.user_flags = record.user_flags;
     settings.copy.version = record.version;
     settings.owner = owner_for(record.owner);
-    ++report_.saved_keys;
-    report_.saved_bytes += record.length_bytes;
     if (record.length_bytes > salvage::kPartBytes) return put_long(*pool, full, record, settings);
     std::vector<std::byte> value;
-    (void)source_.read(record, [&](std::span<const std::byte> part) {
+    const status read = source_.read(record, [&](std::span<const std::byte> part) {
       value.insert(value.end(), part.begin(), part.end());
       return status();
     });
+    if (!read) return not_read_again(full, read);
+    count_saved(record);
     {
       std::unique_lock lock(mutex_);
       ended_.wait(lock, [this] { return in_flight_ < kMaxInFlight; });
@@ -353,9 +369,22 @@ class refill {
     return {};
   }
 
+  // The first read was good, so the disk is failing: the value is lost unless it was only short of something.
+  status not_read_again(const std::string& full, const status& read) {
+    if (!is_damage(read)) return read;
+    source_.lose(full, read.error().message);
+    return {};
+  }
+
+  void count_saved(const value_record& record) {
+    ++report_.saved_keys;
+    report_.saved_bytes += record.length_bytes;
+  }
+
   status put_long(pool_id pool, const std::string& full, const value_record& record, const put_options& settings) {
     const auto writer = target_.open_writer(pool, key_of(full), record.length_bytes);
     if (!writer) return writer.error();
+    status written;
     status read = source_.read(record, [&](std::span<const std::byte> part) {
       while (!part.empty()) {
         const auto room = (*writer)->room();
@@ -364,13 +393,14 @@ class refill {
         if (!now.empty()) (*writer)->filled(now.size());
         part = part.subspan(now.size());
         if (!now.empty()) continue;
-        if (status good = (*writer)->failed(); !good) return good;
+        if (written = (*writer)->failed(); !written) return written;
         std::promise<void> seen;
         if ((*writer)->when_room([&seen] { seen.set_value(); })) seen.get_future().wait();
       }
       return status();
     });
-    if (!read) return read;
+    if (!read) return written ? not_read_again(full, read) : written;
+    count_saved(record);
     std::promise<status> answer;
     (*writer)->commit_async(settings, record.crc, [&](const result<put_result>& done) {
       answer.set_value(done ? status() : status(done.error()));

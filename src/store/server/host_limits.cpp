@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "base/folder_list.hpp"
 #include "base/text.hpp"
 #include "store/engine/store_folder.hpp"
 #include "store/server/transport.hpp"
@@ -96,9 +97,9 @@ status check_readable(const std::string& path) {
   for (const char* const one : {"/lock", "/commit.mark", "/manifest.copy", "/cluster.json"}) names.push_back(path + one);
   for (const std::string& folder : {path, path + "/index", path + "/extents"}) {
     if (access(folder.c_str(), R_OK | X_OK) != 0 && errno == EACCES) return refused(folder, EACCES);
-    std::error_code error;
-    if (folder != path)  // which may also hold a file system's lost+found
-      for (const auto& one : std::filesystem::directory_iterator(folder, error)) names.push_back(one.path().string());
+    if (folder == path) continue;  // which may also hold a file system's lost+found
+    if (const auto files = list_folder(folder))
+      for (const auto& one : *files) names.push_back(one.string());
   }
   for (const std::string& name : names)
     if (access(name.c_str(), R_OK) != 0 && errno == EACCES) return refused(name, EACCES);
@@ -123,12 +124,13 @@ status check_data_folder(const std::string& path) {
                                    "restore` brings a backup",
                                    path.c_str(), path.c_str())};
   bool is_empty = true;  // empty, or with leftovers of an unfinished first start
-  for (const auto& one : std::filesystem::directory_iterator(path, error)) {
-    const std::string name = one.path().filename();
+  const auto files = list_folder(path);
+  if (!files) return failure{files.code(), format("data directory %s: %s", path.c_str(), files.error().message.c_str())};
+  for (const auto& one : *files) {
+    const std::string name = one.filename();
     is_empty =
         is_empty && (name == "index" || name == "lock" || name == "extents" || name == "lost+found" || name == "store.sock");
   }
-  if (error) return failure{error.value(), format("data directory %s: %s", path.c_str(), error.message().c_str())};
   if (!is_empty)
     return failure{ENOTEMPTY, format("data directory %s is not a store and not empty: name a directory of the store's own",
                                      path.c_str())};

@@ -110,9 +110,9 @@ TEST_F(cluster_lost_answer, AnyServerKnowsTheRequestThatMadeThePool) {
   };
   EXPECT_EQ(create(*a, store_protocol::sequence{7, 1}, 2).status, 0);
   EXPECT_EQ(create(*a, store_protocol::sequence{7, 1}, 2).status, 0);
-  const auto there = create(*b, store_protocol::sequence{7, 1}, 2);
-  ASSERT_EQ(there.status, 0) << there.text;
-  EXPECT_EQ(there.fields->settings->copies, 2);
+  const auto second = create(*b, store_protocol::sequence{7, 1}, 2);
+  ASSERT_EQ(second.status, 0) << second.text;
+  EXPECT_EQ(second.fields->settings->copies, 2);
   for (auto* server : {a.get(), b.get()}) {
     EXPECT_EQ(create(*server, store_protocol::sequence{7, 2}, 2).status, EEXIST);
     EXPECT_EQ(create(*server, store_protocol::sequence{8, 1}, 2).status, EEXIST);
