@@ -97,14 +97,15 @@ void cluster_pools::when_changed(std::function<void(const store::pool_info&)> ch
   changed_ = std::move(changed);
 }
 
-// Deletes the pool unless etcd has this one.
+// Deletes the pool unless etcd has this one. EAGAIN if it has: the caller's view is older.
 status cluster_pools::delete_if_gone(const store::pool_info& mine, const membership& members) {
   const auto now = read_view(members.store(), members.options().cluster);
   if (!now) return now.error();
   if (const status same = members.believes(*now); !same) return same;
   const auto listed = now->pools.find(mine.name);
   const auto wanted = listed != now->pools.end() ? read_pool(listed->second) : std::nullopt;
-  if (wanted && identity_of(*wanted) == identity_of(mine.options)) return {};
+  if (wanted && identity_of(*wanted) == identity_of(mine.options))
+    return failure{EAGAIN, "pool " + mine.name + " is newer than this server's view of the cluster"};
   return engine_.delete_pool(mine.id);
 }
 
@@ -219,7 +220,9 @@ status cluster_pools::drop(membership& members, store::pool_id id) {
   if (identity_of(now->options) == 0) return engine_.delete_pool(id);
   const auto done = members.store().transact({}, {{members.prefix() + "pool/" + now->name, {}, 0, true}});
   if (!done) return done.error();
-  return engine_.delete_pool(id);
+  const status deleted = engine_.delete_pool(id);
+  // The cluster has no such pool any more. Here it goes when the transfers in progress have ended (follow).
+  return deleted.code() == EBUSY ? status() : deleted;
 }
 
 }  // namespace pl::store_cluster

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/clock.hpp"
 #include "base/text.hpp"
 
 namespace pl::store_cluster {
@@ -15,6 +16,7 @@ using store_client::unit_of;
 constexpr store::version_t kTakeOverVersions = store::version_t{1}
                                                << 32;  // more puts than fit into the time of a lost lease
 constexpr auto kRefreshTimeout = std::chrono::seconds(5);
+constexpr std::uint64_t kFollowAgainNs = 1'000'000'000;
 constexpr auto kJoinTimeout = std::chrono::seconds(30);  // others may change the map meanwhile
 
 // Whether this run of the server serves the unit.
@@ -57,8 +59,7 @@ result<std::unique_ptr<cluster_service>> cluster_service::open(store::engine& be
   auto joined = membership::join(self, std::move(hooks), timeout);
   if (!joined) return joined.error();
   me->members_ = *std::move(joined);
-  if (const status pools = me->pools_.follow(*me->members_->view(), *me->members_); !pools)
-    me->log_("cluster_pool", pools.error().message);
+  me->follow_pools(*me->members_->view());
   // Before the first put, so that what the others hold counts from the beginning.
   me->held_ = std::make_unique<held_reports>(behind, *me->members_, me->log_);
   if (const status said = me->held_->exchange(); !said) return said.error();
@@ -520,7 +521,9 @@ result<std::string> cluster_service::map_text() const { return to_text(members_-
 
 result<store::pool_info> cluster_service::create_pool(const std::string& name, const store::pool_options& options,
                                                       const store::request_key& request) {
-  return pools_.create(*members_, name, options, request);
+  auto made = pools_.create(*members_, name, options, request);
+  pools_touched_ = true;
+  return made;
 }
 result<store::pool_info> cluster_service::configure_pool(store::pool_id id, const store::pool_options& options) {
   return pools_.configure(*members_, id, options);
@@ -529,17 +532,32 @@ status cluster_service::delete_pool(store::pool_id id) { return pools_.drop(*mem
 
 result<store::pool_info> cluster_service::find_pool(const std::string& name) {
   if (const status refreshed = members_->refresh(kRefreshTimeout); !refreshed) return refreshed.error();
-  if (const status done = pools_.follow(*members_->view(), *members_); !done) log_("cluster_pool", done.error().message);
+  if (const status done = pools_.follow(*members_->view(), *members_); !done && done.code() != EAGAIN)
+    log_("cluster_pool", done.error().message);
+  pools_touched_ = true;
   return engine_.find_pool(name);
 }
 
 // ---- The map -------------------------------------------------------------------------------------------------------------
 
+// A pool may not be made while the disk is full, nor deleted while values are on their way to it, so failures are repeated.
+// So are pools that a request made here: one that is deleted again before the next look at etcd leaves no trace in the
+// views.
+void cluster_service::follow_pools(const cluster_view& view) {
+  const status done = pools_.follow(view, *members_);
+  const std::string reason = done ? std::string() : done.error().message;
+  if (!done && done.code() != EAGAIN && reason != pools_failure_) log_("cluster_pool", reason);
+  pools_failure_ = reason;
+  pools_differ_ = !done;
+  pools_followed_ns_ = monotonic_ns();
+}
+
 void cluster_service::seen(const view_ptr& view) {
   const auto before = now();
   const bool serving = members_->holds_lease();
-  if (before->view != view)
-    if (const status pools = pools_.follow(*view, *members_); !pools) log_("cluster_pool", pools.error().message);
+  const bool is_touched = pools_touched_.exchange(false);
+  if (before->view != view || is_touched || (pools_differ_ && monotonic_ns() - pools_followed_ns_ > kFollowAgainNs))
+    follow_pools(*view);
   auto next = std::make_shared<service_state>();
   next->view = view;
   next->run = members_->run();

@@ -130,6 +130,7 @@ class cluster_service final : public value_service {
   bool is_late(unsigned unit, std::uint64_t sender, std::uint64_t connection) const;
   // Whether nothing of an earlier run is in progress any more.
   bool is_idle() const;
+  void follow_pools(const cluster_view& view);
   void seen(const view_ptr& view);
   bool propose_changes(const cluster_view& view, cluster_map& next);
 
@@ -142,6 +143,11 @@ class cluster_service final : public value_service {
   std::unique_ptr<membership> members_;
   std::unique_ptr<held_reports> held_;
   catch_up filler_;
+  std::atomic<bool> pools_touched_{false};  // by a request, since the last follow_pools()
+  // Of the membership's thread.
+  bool pools_differ_ = false;  // from etcd's: something failed
+  std::string pools_failure_;
+  std::uint64_t pools_followed_ns_ = 0;
   mutable std::mutex lock_;
   service_state_ptr service_state_;
   struct received_catch_up {

@@ -38,6 +38,38 @@ std::string read_back(router& cluster, std::uint32_t pool, const std::string& ke
   return out == wanted ? "" : key + " has other bytes";
 }
 
+// A value that is on its way to one server keeps the pool there, and nowhere else, and no longer than that.
+TEST_F(cluster_servers, ADeletedPoolGoesWithTheLastTransfer) {
+  cluster_rig rig;
+  for (const char* name : {"a", "b"}) rig.start(name);
+  ASSERT_TRUE(rig.settled({"a", "b"}));
+  const auto all = rig.open();
+  for (const char* asked : {"a", "b"}) {  // the server with the transfer, and another one
+    rig.make_pool(*all, "p", 2);
+    store::engine& busy = rig.server("a").server().engine();
+    const auto has_pool = [&](const char* name) { return rig.server(name).server().engine().find_pool("p").ok(); };
+    const auto soon = [](const std::function<bool()>& is) {
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (!is() && std::chrono::steady_clock::now() < deadline)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      return is();
+    };
+    ASSERT_TRUE(soon([&] { return has_pool("a") && has_pool("b"); }));
+    const auto session = busy.open_session();
+    const auto grant = busy.begin_put(session, busy.find_pool("p")->id, "k", 1 << 20);
+    ASSERT_TRUE(grant) << grant.error().message;
+    const auto direct = store_rig::open(rig.server(asked).over_tcp());
+    const auto deleted = direct->run(direct->make_plain(opcode::pool_delete, 0, "p"));
+    EXPECT_EQ(deleted.status, 0) << deleted.text;
+    EXPECT_TRUE(soon([&] { return !has_pool("b"); }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_TRUE(has_pool("a"));
+    EXPECT_TRUE(busy.abort(session, grant->id));
+    EXPECT_TRUE(soon([&] { return !has_pool("a"); })) << "deleted by way of " << asked;
+    busy.close_session(session);
+  }
+}
+
 // Each server counts what lies on it for the principal that put it, also what came as a copy, and what a server was filled
 // with that has lost its disk.
 TEST_F(cluster_servers, CopiesCountForThePrincipalThatPutThem) {
