@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/shortage.hpp"
 
 namespace pl::copy {
 
@@ -33,6 +34,7 @@ std::optional<memory_exchange::offer> memory_exchange::hand_over(const cu::point
     auto memory = space ? fd_memory::make(**space, *cuda_, object) : result<fd_memory>(space.error());
     if (memory) made.memory = std::make_shared<const fd_memory>(*std::move(memory));
     else refuse("it is not handed over", memory.error());
+    if (!memory && is_shortage_or_full(memory.code())) return std::nullopt;  // the next message may find descriptors again
     known = fd_memories_.emplace(key, std::move(made)).first;
   }
   known->second.last_use = ++uses_;
@@ -59,6 +61,7 @@ memory_exchange::route* memory_exchange::route_to(int device_ordinal) {
     auto queues = gpus_.find(*cuda_, device_ordinal);
     if (!queues) {
       refuse("no DMA channels", queues.error());
+      if (is_shortage_or_full(queues.code())) return routes_.erase(place), nullptr;
     } else {
       way.queues = *std::move(queues);
       const auto& source = way.queues->source();
@@ -80,20 +83,26 @@ std::shared_ptr<imported_memory> memory_exchange::import(const owner& exporter, 
     }));
   auto made = std::make_shared<imported_memory>();
   made->last_use = ++uses_;
+  bool is_final = true;  // false: what was short may be there for the next message
+  const auto note = [&](const failure& reason) {
+    refuse("another process's memory", reason);
+    is_final = !is_shortage_or_full(reason.code);
+  };
   auto pieces = fetch_fd_memory(exporter.pid, exporter.place);
-  if (!pieces) refuse("another process's memory", pieces.error());
+  if (!pieces) note(pieces.error());
   for (std::size_t i = 0; pieces && i < pieces->size(); ++i) {
     const taken_piece& one = (*pieces)[i];
     auto bound = dma::import_region(way.queues->addresses(), one.region);
     if (!bound) {
-      refuse("another process's memory", bound.error());
+      note(bound.error());
       made->pieces.clear();
       break;
     }
     made->is_on_peer |= bound->kind() == rm::channel_objects::memory_kind::peer;
     made->pieces.push_back({one.begin, *std::move(bound)});
   }
-  return imported_[key] = std::move(made);
+  if (is_final) imported_[key] = made;
+  return made;
 }
 
 // From the owner's address on. Returns false if some of it was not imported.

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 
+#include "base/shortage.hpp"
 #include "base/text.hpp"
 #include "os/sealed_memory.hpp"
 
@@ -127,6 +128,7 @@ direct_windows::known_window* direct_windows::learn(const window::key_t& key, co
   if (place.memory == window_place::kind::shared) {
     const auto& owner = tables_[static_cast<std::size_t>(key.rank)].own_name();
     auto pages = shared_pages::open(owner.pid, place);
+    if (!pages && is_shortage_or_full(pages.code())) return nullptr;  // the next operation may map it
     if (pages) found.pages = *std::move(pages);
     else found.is_denied = true;
   }
@@ -147,7 +149,7 @@ direct_windows::known_window* direct_windows::find(const window::key_t& key, std
     if (state != window_table::state::live) return nullptr;
     found = learn(key, place);
   }
-  if (found->is_denied) return nullptr;
+  if (found == nullptr || found->is_denied) return nullptr;
   const bool is_inside = offset <= found->place.bytes && bytes <= found->place.bytes - offset;
   if (!is_inside) outcome = status(window_ended());
   return is_inside ? found : nullptr;
@@ -190,7 +192,7 @@ std::optional<status> direct_windows::move_device(const window::key_t& key, know
     auto opened = gpu_.open(table.own_name(), found.place);
     if (!opened) {
       gpu_.refuse(opened.error().message);
-      found.is_denied = true;
+      found.is_denied = !is_shortage_or_full(opened.code());
       return leave(std::nullopt);
     }
     found.device = *std::move(opened);

@@ -115,6 +115,7 @@ class direct_windows {
   }
   // Null: it cannot be accessed directly, or, if `outcome` is set, the access is refused.
   known_window* find(const window::key_t& key, std::uint64_t offset, std::uint64_t bytes, std::optional<status>& outcome);
+  // Null: descriptors or memory are short, so the next operation tries again.
   known_window* learn(const window::key_t& key, const window_place& place);
   void drop_ended();
   std::optional<status> move(const window::key_t& key, std::uint64_t offset, const memory& local, bool is_put);

@@ -166,7 +166,11 @@ bool rendezvous::start_with(std::span<transport* const> choices, operation& rece
 }
 
 void rendezvous::refuse_receive(operation& receive) {
-  finish_receive(receive, ENOMEM, "no shared memory is available for a message within the node");
+  finish_receive(
+      receive, ENOMEM,
+      format("no shared memory is available for a message from rank %d: this process or that one may have no free "
+             "descriptor (ulimit -n) or memory, or may not open the other's files",
+             receive.peer));
 }
 
 void rendezvous::send_rtr(operation& receive, const rtr_body& request) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a messenger means to the rest of the process: forked children, programs that they start, descriptors, environment.
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <filesystem>
+#include <span>
 
 #include "messaging/thresholds.hpp"
 #include "os/close_on_exec.hpp"
@@ -178,6 +180,44 @@ TEST(process, numbers_out_of_range_leave_the_default) {
   setenv("PEERLANE_LINK_PEER_TIMEOUT_MS", "-1", 1);
   EXPECT_EQ(messenger_options::from_environment().peer_timeout.count(), 0);
   unsetenv("PEERLANE_LINK_PEER_TIMEOUT_MS");
+}
+
+// Rank 0 has no descriptor for the memory that two processes share, at their first message and its first put. What needs
+// one is an error or takes another transport; once there are descriptors again, it works.
+int run_out_of_descriptors(const rank_context& ctx) {
+  piece source(false, 200000), destination(false, 200000);
+  auto mine = ctx.messenger->allocate(4096);
+  CHECK_OK(mine);
+  const auto key = mine->key();
+  const auto keys = ctx.group->all_gather(std::as_bytes(std::span(&key, 1)));
+  CHECK_OK(keys);
+  auto peers = key;
+  std::memcpy(&peers, (*keys)[static_cast<std::size_t>(1 - ctx.rank)].data(), sizeof peers);
+  rlimit usual{};
+  CHECK(getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  if (ctx.rank == 0) {
+    const rlimit none{STDERR_FILENO + 1, usual.rlim_max};
+    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  }
+  auto received = ctx.messenger->irecv(1 - ctx.rank, destination.all(), 1);
+  auto sent = ctx.messenger->isend(1 - ctx.rank, source.all(), 1);
+  CHECK(received.wait(kTimeout).code() == ENOMEM && sent.wait(kTimeout).code() == ENOMEM);
+  if (ctx.rank == 0) CHECK_OK(ctx.messenger->put(peers, 0, source.part(0, 64)).wait(kTimeout));
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
+  CHECK(ctx.messenger->counts().one_sided == 0);
+
+  if (ctx.rank == 0) CHECK(setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  CHECK_OK(ctx.messenger->barrier(kTimeout));
+  if (const int line = talk(ctx, 200000)) return line;
+  CHECK_OK(ctx.messenger->put(peers, 0, source.part(0, 64)).wait(kTimeout));
+  CHECK(ctx.messenger->counts().one_sided == 1);
+  return ctx.messenger->barrier(kTimeout).ok() ? 0 : __LINE__;
+}
+
+TEST(process, descriptors_that_run_out_for_a_while) {
+  auto options = test_options();
+  options.use_cma = false;
+  EXPECT_EQ(run_job(2, gpus::none, options, run_out_of_descriptors), 0);
 }
 
 TEST(process, names_of_other_stacks) {

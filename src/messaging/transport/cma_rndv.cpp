@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <span>
 
+#include "base/shortage.hpp"
 #include "base/text.hpp"
 #include "messaging/live_messages.hpp"
 #include "messaging/rndv.hpp"
@@ -140,7 +141,7 @@ bool cma_rndv::classify_read_error(operation& receive, const peer_state& source,
     receive.transfer->message = format("rank %d is gone", receive.peer);
     return true;
   }
-  if (code != 0) is_denied_[static_cast<std::size_t>(receive.peer)] = code != EFAULT;
+  if (code != 0 && !is_shortage(code)) is_denied_[static_cast<std::size_t>(receive.peer)] = code != EFAULT;
   return code == 0;
 }
 

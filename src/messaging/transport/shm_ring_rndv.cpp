@@ -45,7 +45,7 @@ void shm_ring_rndv::offer(operation& send, const std::optional<cu::pointer_info>
 }
 
 bool shm_ring_rndv::open_outbound(ring_end& end_out) {
-  if (end_out.ring != nullptr || end_out.refusal != 0) return end_out.ring != nullptr;
+  if (!end_out.may_try()) return end_out.ring != nullptr;
   auto made = shm_ring::make(context_.limits.ring_chunk_bytes);
   end_out.refusal = made.code();
   if (made) end_out.ring = *std::move(made);
@@ -53,7 +53,7 @@ bool shm_ring_rndv::open_outbound(ring_end& end_out) {
 }
 
 bool shm_ring_rndv::open_inbound(ring_end& end_in, const shm_ring::name& file) {
-  if (end_in.ring == nullptr && end_in.refusal == 0) {
+  if (end_in.may_try()) {
     auto opened = shm_ring::open(file);
     end_in.refusal = opened.code();
     if (opened) end_in.ring = *std::move(opened);

@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/shortage.hpp"
 #include "copy/worker_pool.hpp"
 #include "messaging/transport/chunk_copy.hpp"
 #include "messaging/transport/shm_ring.hpp"
@@ -30,7 +31,9 @@ struct shm_ring_transfer {
 // One end of a ring, with the copies into or out of its chunks. The copies end in order.
 struct ring_end {
   std::unique_ptr<shm_ring> ring;
-  int refusal = 0;  // errno of the attempt to make or open the ring, which is not repeated
+  int refusal = 0;  // errno of the last attempt to make or open the ring
+  // Only a lack of descriptors or memory may end: the next message tries again.
+  bool may_try() const noexcept { return ring == nullptr && (refusal == 0 || is_shortage_or_full(refusal)); }
   // Opening failed because the owning process has ended.
   bool is_gone() const noexcept {
     return refusal == ENOENT || refusal == ESRCH || refusal == ESTALE || refusal == ECONNRESET;
