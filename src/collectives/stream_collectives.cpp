@@ -201,6 +201,8 @@ status stream_collectives::reach_peers() {
       continue;
     }
     const auto memory = context_.importer().open(keys_[place]);
+    if (!memory)  // of a process that has just ended, too
+      if (auto alive = context_.peer_state(peer); !alive) return alive;
     if (!memory)
       return failure{memory.code(), format("GPU %d does not reach the memory of rank %d (%s): collectives on streams need "
                                            "GPUs of one host that reach each other; see `peerlane topo`",

@@ -397,6 +397,39 @@ TEST(stream_collectives, a_dead_rank_stops_them) {
             0);
 }
 
+// Rank 1 dies behind the exchange of the regions' keys, before rank 0 opens its region.
+class dying_group final : public messaging::bootstrap {
+ public:
+  explicit dying_group(const rank_session& session) : session_(session) {}
+  int rank() const noexcept override { return session_.bootstrap->rank(); }
+  int size() const noexcept override { return session_.bootstrap->size(); }
+  result<std::vector<messaging::byte_string>> all_gather(std::span<const std::byte> mine) override {
+    constexpr int kKeys = 2;  // the second exchange of the opening
+    auto all = session_.bootstrap->all_gather(mine);
+    if (++exchanges_ != kKeys) return all;
+    if (rank() == 1) raise(SIGKILL);
+    while (session_.streams->peer_state(1)) usleep(1000);
+    return all;
+  }
+
+ private:
+  const rank_session& session_;
+  int exchanges_ = 0;
+};
+
+TEST(stream_collectives, a_rank_that_dies_during_the_opening_is_gone) {
+  EXPECT_EQ(triggered::run_streams(
+                2, gpus::one_each, {},
+                [](const rank_session& session) {
+                  dying_group group(session);
+                  auto opened = stream_collectives::open(*session.streams, group, tiny());
+                  CHECK(opened.code() == ECONNRESET);
+                  return 0;
+                },
+                1),
+            0);
+}
+
 TEST(stream_collectives, open_and_close_again_and_again) {
   EXPECT_EQ(triggered::run_streams(
                 2, gpus::one_each, {},

@@ -21,7 +21,11 @@ using namespace pl::collectives;
 
 namespace {
 
+#if defined(__CUDACC__)
 constexpr unsigned kPollsBetweenChecks = 4096;
+#else
+constexpr unsigned kPollsBetweenChecks = 64;  // a poll may give its CPU away, on a busy machine for milliseconds
+#endif
 constexpr std::uint64_t kTimedOut = 110;  // ETIMEDOUT
 
 PL_DEVICE std::uint64_t least(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
