@@ -89,7 +89,9 @@ int gds_prepare_write_memory(gds_write_memory_t* desc, uint8_t* dest, const uint
  * gds_create_qp: RC or UD, no shared receive queue, flags 0; NULL with errno otherwise. *qp_init_attr gets the queues that
  * were made. A send leaves when its stream comes to it, in the order in which sends were prepared. A wait is for the
  * completion after all those that were waited for before; the CPU gets that completion (ibv_poll_cq) once the stream is past
- * it, or gds_post_wait_cq has given the wait up. ENOMEM: max_send_wr or max_recv_wr are under way. */
+ * it, or gds_post_wait_cq has given the wait up. ENOMEM: max_send_wr (of it, at most 4096) or max_recv_wr are under way.
+ * EFAULT: no memory lies where sg_list says. gds_destroy_qp: streams that still wait for completions of the pair continue.
+ */
 
 struct ibv_pd;
 struct ibv_context;

@@ -7,7 +7,8 @@
  * - memory needs no registration: sg_list names host memory, or GPU memory that a backend can map for the CPU; lkey is not
  * read;
  * - IBV_WR_SEND alone, up to 1 MiB; RC and UD behave alike (reliable, in order, to the connected pair);
- * - a message waits until its receiver has posted a receive; one that is longer than that completes with IBV_WC_LOC_LEN_ERR.
+ * - a message waits until its receiver has posted a receive; one that is longer than that completes with IBV_WC_LOC_LEN_ERR;
+ * - memory that was unmapped before its message came completes with IBV_WC_LOC_PROT_ERR. Such a send reaches nobody.
  *
  * ibv_poll_cq(), ibv_post_send() and ibv_post_recv() of verbs.h work on such pairs; libibverbs need not be linked. */
 #ifndef GDSYNC_SOFT_H

@@ -3,15 +3,18 @@
 // gdsync/core.h and gdsync/soft.h.
 #include <gdsync/soft.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <system_error>
 
+#include "base/text.hpp"
 #include "capi/errno_guard.hpp"
 #include "compat/gdsync/gdsync_soft_pair.hpp"
 #include "compat/gdsync/gdsync_words.hpp"
+#include "os/fork_guard.hpp"
 
 namespace pl::gds {
 namespace {
@@ -28,7 +31,9 @@ struct soft_qp : gds_qp {
   ibv_qp verbs;
   soft_queue queues[2];
   bool signals_all;
+  std::uint32_t most_pieces[2];  // of a send and of a receive
   std::shared_ptr<soft_pair> pair;
+  const std::uint32_t epoch = pl::claim_process_epoch();
   std::mutex preparing;  // a send that could not be queued is taken back before another one is prepared
 };
 
@@ -59,6 +64,17 @@ result<request> recall(const Opaque* storage) {
 
 // ---- Verbs' own inline functions come here
 
+ibv_wc_status status_of(soft_completion::outcome result) {
+  switch (result) {
+    case soft_completion::outcome::success:
+      return IBV_WC_SUCCESS;
+    case soft_completion::outcome::too_long:
+      return IBV_WC_LOC_LEN_ERR;
+    default:
+      return IBV_WC_LOC_PROT_ERR;
+  }
+}
+
 int poll_queue(ibv_cq* cq, int count, ibv_wc* completions) {
   auto* const queue = as_soft(cq);
   int found = 0;
@@ -70,7 +86,7 @@ int poll_queue(ibv_cq* cq, int count, ibv_wc* completions) {
     out.wr_id = next->id;
     out.byte_len = next->bytes;
     out.opcode = queue->end == side::send ? IBV_WC_SEND : IBV_WC_RECV;
-    out.status = next->is_too_long ? IBV_WC_LOC_LEN_ERR : IBV_WC_SUCCESS;
+    out.status = status_of(next->result);
   }
   return found;
 }
@@ -114,8 +130,11 @@ ibv_pd& soft_pd() {
 
 // ---- Work
 
-result<soft_work> work_of(std::uint64_t id, const ibv_sge* list, int count) {
+result<soft_work> work_of(std::uint64_t id, const ibv_sge* list, int count, std::uint32_t limit) {
   if (count < 0 || (count != 0 && list == nullptr)) return failure{EINVAL, "sg_list is missing"};
+  if (static_cast<std::uint32_t>(count) > limit)
+    return failure{
+        EINVAL, format("num_sge is %d, and the queue pair was created for %u (max_send_sge, max_recv_sge)", count, limit)};
   const auto cuda = ready_driver();
   if (!cuda) return cuda.error();
   soft_work out;
@@ -130,7 +149,7 @@ result<soft_work> work_of(std::uint64_t id, const ibv_sge* list, int count) {
 
 result<std::uint32_t> prepare_send(soft_qp& qp, const gds_send_wr& wr) {
   if (wr.opcode != IBV_WR_SEND) return failure{EINVAL, "a soft queue pair has no other operation than IBV_WR_SEND"};
-  auto work = work_of(wr.wr_id, wr.sg_list, wr.num_sge);
+  auto work = work_of(wr.wr_id, wr.sg_list, wr.num_sge, qp.most_pieces[0]);
   if (!work) return work.error();
   work->is_signaled = qp.signals_all || (wr.send_flags & IBV_SEND_SIGNALED) != 0;
   return qp.pair->prepare(std::move(work).value());
@@ -176,12 +195,14 @@ result<request> make_wait(gds_cq* cq, int flags) {
 }
 
 void add_send(const request& prepared, std::vector<word_op>& ops) {
-  ops.push_back({prepared.pair->doorbell(), prepared.number, GDS_MEMORY_HOST, false, false, GDS_WAIT_COND_GEQ});
+  ops.push_back(
+      {prepared.pair->doorbell(prepared.number), prepared.number, GDS_MEMORY_HOST, false, false, GDS_WAIT_COND_GEQ});
 }
 // The CPU may take the completion once the stream has passed it.
 void add_wait(const request& prepared, std::vector<word_op>& ops) {
   ops.push_back({prepared.pair->completed(prepared.end), prepared.number, GDS_MEMORY_HOST, true, false, GDS_WAIT_COND_GEQ});
-  ops.push_back({prepared.pair->passed(prepared.end), prepared.number, GDS_MEMORY_HOST, false, false, GDS_WAIT_COND_GEQ});
+  ops.push_back({prepared.pair->passed(prepared.end, prepared.number), prepared.number, GDS_MEMORY_HOST, false, false,
+                 GDS_WAIT_COND_GEQ});
 }
 
 template <class Opaque, class Add>
@@ -272,6 +293,9 @@ PL_EXPORT struct gds_qp* gds_create_qp(struct ibv_pd*, struct ibv_context* conte
   auto* const qp = new soft_qp();
   qp->pair = std::move(pair).value();
   qp->signals_all = attr->sq_sig_all != 0;
+  // Adapters give one piece to whom asks for none.
+  qp->most_pieces[0] = std::max(attr->cap.max_send_sge, 1u);
+  qp->most_pieces[1] = std::max(attr->cap.max_recv_sge, 1u);
   fill_in(*qp);
   attr->send_cq = qp->send_cq.cq;
   attr->recv_cq = qp->recv_cq.cq;
@@ -287,7 +311,14 @@ PL_EXPORT struct gds_qp* gds_create_qp(struct ibv_pd*, struct ibv_context* conte
 
 PL_EXPORT int gds_destroy_qp(struct gds_qp* qp) {
   if (qp == nullptr) return refuse(__func__, {EINVAL, "no queue pair"});
-  delete as_soft(qp);
+  auto* const soft = as_soft(qp);
+  // In a forked child, the words and the thread are the parent's.
+  if (soft->epoch == pl::process_epoch()) {
+    // In this order: what ends with the pair waits for the streams of its context.
+    soft->pair->close(qp->send_cq.curr_offset, qp->recv_cq.curr_offset);
+    detach_from_adapter(soft->pair);
+  }
+  delete soft;
   return 0;
 }
 
@@ -313,7 +344,7 @@ PL_EXPORT int gds_post_recv(struct gds_qp* qp, struct ibv_recv_wr* wr, struct ib
   auto* const soft = as_soft(qp);
   auto done = check(soft, wr);
   for (; done && wr != nullptr; wr = wr->next) {
-    auto work = work_of(wr->wr_id, wr->sg_list, wr->num_sge);
+    auto work = work_of(wr->wr_id, wr->sg_list, wr->num_sge, soft->most_pieces[1]);
     done = work ? soft->pair->receive(std::move(work).value()) : pl::status{work.error()};
     if (!done) break;
   }
@@ -405,13 +436,14 @@ PL_EXPORT int gds_mlx5_get_send_info(int count, const gds_send_request_t* reques
   for (int i = 0; i < count; ++i) {
     const auto one = recall(requests + i);
     if (!one) return refuse(__func__, one.error());
-    const auto word = device_address(**cuda, one->pair->doorbell(), GDS_MEMORY_HOST);
-    if (!word) return refuse(__func__, word.error());
+    const auto word = device_address(**cuda, one->pair->doorbell(one->number), GDS_MEMORY_HOST);
+    const auto record = device_address(**cuda, one->pair->doorbell_record(), GDS_MEMORY_HOST);
+    if (!word || !record) return refuse(__func__, word ? record.error() : word.error());
     std::memset(&infos[i], 0, sizeof infos[i]);
-    // One word suffices: nothing reads the record behind it, and the upper half of the doorbell is unused.
+    // One word suffices: nothing reads the record, and the upper half of the doorbell is unused.
     infos[i].db_ptr = reinterpret_cast<std::uint64_t*>(*word);
     infos[i].db_value = one->number;
-    infos[i].dbrec_ptr = reinterpret_cast<std::uint32_t*>(*word + sizeof(std::uint64_t));
+    infos[i].dbrec_ptr = reinterpret_cast<std::uint32_t*>(*record);
     infos[i].dbrec_value = one->number;
   }
   return 0;
@@ -427,7 +459,7 @@ PL_EXPORT int gds_mlx5_get_wait_info(int count, const gds_wait_request_t* reques
     const auto one = recall(requests + i);
     if (!one) return refuse(__func__, one.error());
     const auto done = device_address(**cuda, one->pair->completed(one->end), GDS_MEMORY_HOST);
-    const auto passed = device_address(**cuda, one->pair->passed(one->end), GDS_MEMORY_HOST);
+    const auto passed = device_address(**cuda, one->pair->passed(one->end, one->number), GDS_MEMORY_HOST);
     if (!done || !passed) return refuse(__func__, done ? passed.error() : done.error());
     infos[i] = {GDS_WAIT_COND_GEQ, reinterpret_cast<std::uint32_t*>(*done), one->number,
                 reinterpret_cast<std::uint32_t*>(*passed), one->number};

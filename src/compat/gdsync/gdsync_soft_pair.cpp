@@ -3,7 +3,9 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,6 +15,7 @@
 #include "arch/copy_dispatch.hpp"
 #include "base/clock.hpp"
 #include "base/env.hpp"
+#include "base/text.hpp"
 #include "cuda/pointer.hpp"
 #include "messaging/node.hpp"
 #include "os/blocked_signals.hpp"
@@ -22,21 +25,44 @@ namespace {
 
 bool is_before(std::uint32_t count, std::uint32_t other) noexcept { return static_cast<std::int32_t>(count - other) < 0; }
 
-void copy_out(const soft_piece& piece, char* target, std::size_t bytes) {
-  if (piece.is_device) arch::copy_from(piece.mapping->type, target, piece.data, bytes);
-  else std::memcpy(target, piece.data, bytes);
+// Nobody registers memory, so nobody keeps it from being unmapped before its message comes; an adapter reports that.
+bool is_mapped(const char* data, std::size_t bytes) noexcept {
+  static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  if (bytes == 0) return true;
+  constexpr std::size_t kPages = 256;
+  unsigned char resident[kPages];
+  const auto begin = reinterpret_cast<std::uintptr_t>(data) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(data) + bytes;
+  for (auto at = begin; at < end; at += kPages * page)
+    if (mincore(reinterpret_cast<void*>(at), std::min<std::uintptr_t>(end - at, kPages * page), resident) != 0 &&
+        errno == ENOMEM)
+      return false;
+  return true;
+}
+
+// These answer whether the memory is still there.
+bool copy_out(const soft_piece& piece, char* target, std::size_t bytes) {
+  if (piece.is_device) {
+    arch::copy_from(piece.mapping->type, target, piece.data, bytes);
+    return true;
+  }
+  if (!is_mapped(piece.data, bytes)) return false;
+  std::memcpy(target, piece.data, bytes);
+  return true;
 }
 
 // Reads GPU memory back: the completion is in host memory, and the GPU would not see it after these stores.
-void copy_in(const soft_piece& piece, const char* origin, std::size_t bytes) {
-  if (bytes == 0) return;
+bool copy_in(const soft_piece& piece, const char* origin, std::size_t bytes) {
+  if (bytes == 0) return true;
   if (!piece.is_device) {
+    if (!is_mapped(piece.data, bytes)) return false;
     std::memcpy(piece.data, origin, bytes);
-    return;
+    return true;
   }
   arch::copy_to(piece.mapping->type, piece.data, origin, bytes);
   char last = 0;
   arch::copy_from(piece.mapping->type, &last, piece.data + bytes - 1, 1);
+  return true;
 }
 
 }  // namespace
@@ -115,8 +141,8 @@ std::optional<soft_completion> soft_pair::poll(side direction, std::uint32_t wai
   const std::lock_guard lock(mutex_);
   if (done_[i].empty()) return {};
   const auto next = polled_[i] + 1;
-  const auto passed = __atomic_load_n(&ours().passed[i], __ATOMIC_ACQUIRE);
-  const bool is_free = is_before(waits, next) || !is_before(passed, next) || given_up_[i].count(next) != 0;
+  const auto has_passed = __atomic_load_n(passed(direction, next), __ATOMIC_ACQUIRE);
+  const bool is_free = is_before(waits, next) || !is_before(has_passed, next) || given_up_[i].count(next) != 0;
   if (!is_free) return {};  // a stream must see it first
   given_up_[i].erase(next);
   const auto out = done_[i].front();
@@ -125,32 +151,40 @@ std::optional<soft_completion> soft_pair::poll(side direction, std::uint32_t wai
   return out;
 }
 
+void soft_pair::close(std::uint32_t send_waits, std::uint32_t receive_waits) {
+  const std::lock_guard lock(mutex_);
+  is_closed_ = true;
+  const std::uint32_t waits[] = {send_waits, receive_waits};
+  for (unsigned i = 0; i < 2; ++i)
+    if (is_before(counted_[i], waits[i])) __atomic_store_n(&ours().completed[i], waits[i], __ATOMIC_RELEASE);
+}
+
 // ---- The adapter's thread
 
 bool soft_pair::advance() {
   const std::lock_guard lock(mutex_);
-  if (!theirs_) return false;
+  if (!theirs_ || is_closed_) return false;
   bool has_moved = gather();
   has_moved |= take();
   has_moved |= complete_sends();
   return has_moved;
 }
 
-// Moves the peer's sends into the slots. A doorbell beyond the prepared sends is ignored.
+// Moves this end's sends into the slots. A doorbell beyond the prepared sends is ignored.
 bool soft_pair::gather() {
   auto& mine = ours();
-  const auto rung = __atomic_load_n(&mine.doorbell, __ATOMIC_ACQUIRE);
   bool has_moved = false;
-  while (is_before(gathered_, rung) && is_before(gathered_, prepared_) &&
-         gathered_ - mine.taken.load(std::memory_order_acquire) < kSlots) {
+  while (is_before(gathered_, prepared_) && gathered_ - mine.taken.load(std::memory_order_acquire) < kSlots) {
     const auto number = gathered_ + 1;
+    if (__atomic_load_n(doorbell(number), __ATOMIC_ACQUIRE) != number) break;
     char* target = slot_in(memory_, number);
+    auto& work = sends_[number - left_ - 1];
     std::uint32_t bytes = 0;
-    for (const auto& each : sends_[number - left_ - 1].pieces) {
-      copy_out(each, target + bytes, each.bytes);
+    for (const auto& each : work.pieces) {
+      work.is_unreadable |= !copy_out(each, target + bytes, each.bytes);
       bytes += static_cast<std::uint32_t>(each.bytes);
     }
-    mine.bytes[number % kSlots] = bytes;
+    mine.bytes[number % kSlots] = work.is_unreadable ? kDropped : bytes;
     gathered_ = number;
     mine.ready.store(number, std::memory_order_release);
     has_moved = true;
@@ -161,33 +195,47 @@ bool soft_pair::gather() {
 bool soft_pair::take() {
   auto& their = words_in(*theirs_);
   bool has_moved = false;
-  while (!receives_.empty() && is_before(got_, their.ready.load(std::memory_order_acquire))) {
+  while (is_before(got_, their.ready.load(std::memory_order_acquire))) {
     const auto number = got_ + 1;
-    const char* origin = slot_in(*theirs_, number);
-    const auto bytes = std::min<std::size_t>(their.bytes[number % kSlots], kMaxBytes);  // as stated by the peer
-    const auto capture_state = std::move(receives_.front());
-    receives_.pop_front();
-    std::size_t left = bytes;
-    for (const auto& each : capture_state.pieces) {
-      const auto part = std::min(left, each.bytes);
-      copy_in(each, origin, part);
-      origin += part;
-      left -= part;
+    const auto stated = their.bytes[number % kSlots];
+    if (stated != kDropped) {
+      if (receives_.empty()) break;
+      const auto work = std::move(receives_.front());
+      receives_.pop_front();
+      complete(side::receive, deliver(work, slot_in(*theirs_, number), std::min<std::size_t>(stated, kMaxBytes)));
     }
     got_ = number;
-    complete(side::receive, {capture_state.id, static_cast<std::uint32_t>(bytes - left), left != 0});
     their.taken.store(number, std::memory_order_release);
     has_moved = true;
   }
   return has_moved;
 }
 
+soft_completion soft_pair::deliver(const soft_work& work, const char* origin, std::size_t bytes) {
+  std::size_t left = bytes;
+  bool has_memory = true;
+  for (const auto& each : work.pieces) {
+    const auto part = std::min(left, each.bytes);
+    has_memory &= copy_in(each, origin, part);
+    origin += part;
+    left -= part;
+  }
+  using outcome = soft_completion::outcome;
+  return {work.id, static_cast<std::uint32_t>(bytes - left),
+          !has_memory ? outcome::no_memory
+          : left != 0 ? outcome::too_long
+                      : outcome::success};
+}
+
+// A failed send completes even if it was not to be reported, as an adapter's does.
 bool soft_pair::complete_sends() {
+  using outcome = soft_completion::outcome;
   const auto taken = ours().taken.load(std::memory_order_acquire);
   bool has_moved = false;
   while (is_before(left_, taken) && is_before(left_, gathered_)) {
     const auto& first = sends_.front();
-    if (first.is_signaled) complete(side::send, {first.id, 0, false});
+    if (first.is_signaled || first.is_unreadable)
+      complete(side::send, {first.id, 0, first.is_unreadable ? outcome::no_memory : outcome::success});
     sends_.pop_front();
     ++left_;
     has_moved = true;
@@ -211,6 +259,13 @@ class adapter {
   void attach(const std::shared_ptr<soft_pair>& pair) {
     const std::lock_guard lock(mutex_);
     pairs_.push_back(pair);
+  }
+  void detach(const std::shared_ptr<soft_pair>& pair) {
+    {
+      const std::lock_guard lock(mutex_);
+      std::erase_if(pairs_, [&](const auto& each) { return each.lock() == pair; });
+    }
+    while (pair.use_count() > 1) sched_yield();  // for the rest of the thread's round
   }
 
  private:
@@ -258,12 +313,15 @@ copy::mapping_cache& mappings() {
   return *one;
 }
 
+adapter& only_adapter() {
+  static auto* const one = new adapter;  // its thread ends with the process
+  return *one;
+}
+
 }  // namespace
 
-void attach_to_adapter(const std::shared_ptr<soft_pair>& pair) {
-  static auto* const one = new adapter;  // its thread ends with the process
-  one->attach(pair);
-}
+void attach_to_adapter(const std::shared_ptr<soft_pair>& pair) { only_adapter().attach(pair); }
+void detach_from_adapter(const std::shared_ptr<soft_pair>& pair) { only_adapter().detach(pair); }
 
 result<soft_piece> piece_at(const cu::driver_table& cuda, std::uint64_t address, std::size_t bytes) {
   soft_piece out;
@@ -272,10 +330,14 @@ result<soft_piece> piece_at(const cu::driver_table& cuda, std::uint64_t address,
   out.data = reinterpret_cast<char*>(address);
   out.bytes = bytes;
   unsigned type = 0;
-  if (bytes == 0 ||
-      cuda.cuPointerGetAttribute(&type, cu::pointer_attribute::memory_type, address) != cu::error_code::success ||
-      type != cu::memory_type::device)
+  if (bytes == 0) return out;
+  if (cuda.cuPointerGetAttribute(&type, cu::pointer_attribute::memory_type, address) != cu::error_code::success ||
+      type != cu::memory_type::device) {
+    if (!is_mapped(out.data, bytes))
+      return failure{EFAULT,
+                     format("no memory lies at %p, where a piece of a message of %zu bytes is to be", out.data, bytes)};
     return out;
+  }
   const auto info = cu::inspect_pointer(cuda, address);
   if (!info) return info.error();
   auto found = mappings().find(cuda, *info, address, bytes);

@@ -6,6 +6,7 @@
 #include <gdsync.h>
 #include <gdsync/soft.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -261,6 +262,108 @@ static int misuse(void) {
   return 0;
 }
 
+static void connect_to_itself(struct end* local) {
+  gds_soft_address_t mine;
+  open_end(local, GDS_MEMORY_HOST, 0);
+  CHECK(gds_soft_get_address(local->qp, &mine) == 0 && gds_soft_connect(local->qp, &mine) == 0);
+}
+
+static gds_send_wr send_of(struct ibv_sge* piece, uint64_t id) {
+  gds_send_wr wr;
+  memset(&wr, 0, sizeof wr);
+  wr.wr_id = id;
+  wr.sg_list = piece;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_SEND;
+  return wr;
+}
+
+/* Streams that nothing orders come to the second send and the second wait first: nothing is lost. */
+static int unordered_streams(void) {
+  struct end local;
+  struct ibv_sge piece;
+  gds_send_wr wr, *bad = NULL;
+  gds_send_request_t sends[2];
+  gds_wait_request_t waits[2];
+  struct ibv_wc wc;
+  int i;
+  connect_to_itself(&local);
+  piece = memory_of(&local.sent, 64);
+  for (i = 0; i < 2; ++i) {
+    post_receive(&local, 30 + (uint64_t)i);
+    wr = send_of(&piece, (uint64_t)i);
+    CHECK(gds_prepare_send(local.qp, &wr, &bad, &sends[i]) == 0);
+    CHECK(gds_prepare_wait_cq(&local.qp->recv_cq, &waits[i], 0) == 0);
+  }
+  CHECK(gds_stream_post_send(local.stream, &sends[1]) == 0 && cuStreamSynchronize(local.stream) == 0);
+  usleep(2000);
+  CHECK(ibv_poll_cq(local.qp->send_cq.cq, 1, &wc) == 0); /* it follows the first */
+  CHECK(gds_stream_post_send(local.stream, &sends[0]) == 0 && cuStreamSynchronize(local.stream) == 0);
+  for (i = 0; i < 2; ++i) reap(&local.qp->send_cq, (uint64_t)i, IBV_WC_SEND);
+  for (i = 1; i >= 0; --i)
+    CHECK(gds_stream_post_wait_cq(local.stream, &waits[i]) == 0 && cuStreamSynchronize(local.stream) == 0);
+  for (i = 0; i < 2; ++i) reap(&local.qp->recv_cq, 30 + (uint64_t)i, IBV_WC_RECV);
+  close_end(&local);
+  return 0;
+}
+
+/* A stream waits for what nobody has sent: the end of its queue pair lets it continue. */
+static int end_under_wait(void) {
+  struct end local;
+  connect_to_itself(&local);
+  CHECK(gds_stream_wait_cq(local.stream, &local.qp->recv_cq, 0) == 0);
+  usleep(2000);
+  CHECK(cuStreamQuery(local.stream) != 0);
+  close_end(&local);
+  CHECK(cuStreamSynchronize(local.stream) == 0);
+  return 0;
+}
+
+/* Memory that is unmapped before its message comes is reported, and so are addresses and lists that were never right. */
+static int missing_memory(void) {
+  struct end local;
+  struct ibv_sge piece, gone;
+  gds_send_wr wr, *bad = NULL;
+  gds_send_request_t late;
+  struct ibv_recv_wr receive, *bad_receive = NULL;
+  struct ibv_wc wc;
+  char* memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  connect_to_itself(&local);
+  piece = memory_of(&local.sent, 64);
+  memset(&gone, 0, sizeof gone);
+  gone.addr = (uintptr_t)memory;
+  gone.length = 64;
+  memset(&receive, 0, sizeof receive);
+  receive.wr_id = 40;
+  receive.sg_list = &gone;
+  receive.num_sge = 1;
+  CHECK(gds_post_recv(local.qp, &receive, &bad_receive) == 0);
+  wr = send_of(&gone, 41);
+  CHECK(gds_prepare_send(local.qp, &wr, &bad, &late) == 0);
+  CHECK(munmap(memory, BYTES) == 0);
+  CHECK(gds_stream_post_send(local.stream, &late) == 0);
+  while (ibv_poll_cq(local.qp->send_cq.cq, 1, &wc) == 0) {}
+  CHECK(wc.wr_id == 41 && wc.status == IBV_WC_LOC_PROT_ERR);
+  wr = send_of(&piece, 42);
+  CHECK(gds_post_send(local.qp, &wr, &bad) == 0);
+  reap(&local.qp->send_cq, 42, IBV_WC_SEND);
+  while (ibv_poll_cq(local.qp->recv_cq.cq, 1, &wc) == 0) {}
+  CHECK(wc.wr_id == 40 && wc.status == IBV_WC_LOC_PROT_ERR);
+  CHECK(gds_post_recv(local.qp, &receive, &bad_receive) == EFAULT && bad_receive == &receive);
+  wr = send_of(&gone, 43);
+  CHECK(gds_post_send(local.qp, &wr, &bad) == EFAULT && bad == &wr);
+  wr = send_of(&piece, 44);
+  wr.num_sge = 2; /* max_send_sge is 1 */
+  CHECK(gds_post_send(local.qp, &wr, &bad) == EINVAL);
+  post_receive(&local, 45); /* and the pair still works */
+  wr = send_of(&piece, 46);
+  CHECK(gds_post_send(local.qp, &wr, &bad) == 0);
+  reap(&local.qp->recv_cq, 45, IBV_WC_RECV);
+  close_end(&local);
+  return 0;
+}
+
 int main(void) {
   int sockets[2], status = 0, type;
   pid_t child;
@@ -280,5 +383,5 @@ int main(void) {
     close(sockets[0]);
     close(sockets[1]);
   }
-  return loopback() == 0 ? misuse() : 1;
+  return loopback() != 0 || misuse() != 0 || unordered_streams() != 0 || end_under_wait() != 0 || missing_memory() != 0;
 }
