@@ -42,17 +42,17 @@ constexpr std::array kVariables = {
                  "fixed times; auto: on"},
     env_variable{"PEERLANE_DMA_RINGS", env_type::choice, "", "auto", "auto|on|off",
                  "copy pageable memory with DMA channels, through rings of pinned memory, where that is fastest; auto: on"},
-    env_variable{"PEERLANE_DMA_BULK_ENGINES", env_type::integer, "engines", "1", "",
-                 "number of copy engines for a list of more than 1 MiB: 1 or 2"},
+    env_variable{"PEERLANE_DMA_BULK_ENGINES", env_type::integer, "engines", "1", "1..2",
+                 "number of copy engines for a list of more than 1 MiB"},
     env_variable{"PEERLANE_DMA_STREAM_ORDER", env_type::choice, "", "auto", "auto|on|off",
                  "DMA channels wait for CUDA streams, and streams for channels, without CUDA's copies; auto: on for the "
                  "simulated GPU only, because a single round was slower than with CUDA"},
-    env_variable{"PEERLANE_COPY_LEASE_US", env_type::integer, "microseconds", "200", "",
-                 "longest time that the resident copy kernel stays on the GPU, 20..1000000"},
+    env_variable{"PEERLANE_COPY_LEASE_US", env_type::integer, "microseconds", "200", "20..1000000",
+                 "longest time that the resident copy kernel stays on the GPU"},
     env_variable{"PEERLANE_COPY_PEER_ACCESS", env_type::boolean, "", "1", "",
                  "0: do not enable CUDA's peer access for copies between two GPUs; they then go through host memory"},
     env_variable{
-        "PEERLANE_COPY_THREADS", env_type::integer, "threads", "0", "",
+        "PEERLANE_COPY_THREADS", env_type::integer, "threads", "0", "0..64",
         "CPU threads for one copy, including the caller; 0: 8, or half the CPUs if that is less. Messages and windows "
         "use at most 6; 0: the rank's share of the CPUs"},
     env_variable{"PEERLANE_GDRAPI_PLANNER", env_type::boolean, "", "0", "",
@@ -213,7 +213,7 @@ constexpr std::array kVariables = {
                  "1: publish statistics of this process for `peerlane top`"},
     env_variable{"PEERLANE_STATISTICS_FOLDER", env_type::text, "", "/dev/shm", "",
                  "folder of these statistics, for tests and unusual containers"},
-    env_variable{"PEERLANE_SIM_DEVICES", env_type::integer, "devices", "2", "", "simulated GPU: number of devices, 1..16"},
+    env_variable{"PEERLANE_SIM_DEVICES", env_type::integer, "devices", "2", "1..16", "simulated GPU: number of devices"},
     env_variable{"PEERLANE_SIM_MEMORY", env_type::size_bytes, "bytes", "2G", "",
                  "simulated GPU: memory of each device (committed only when touched)"},
     env_variable{"PEERLANE_SIM_BOARD_FILE", env_type::text, "", "", "",
@@ -322,6 +322,15 @@ bool parse_boolean(const std::string& text, std::int64_t& out) {
   return false;
 }
 
+// Choices of an integer are "LOWEST..HIGHEST", or "" for any.
+bool is_in_range(const env_variable& variable, std::int64_t value) {
+  const std::string_view range = variable.choices;
+  const auto dots = range.find("..");
+  if (dots == std::string_view::npos) return true;
+  const auto low = parse_integer(range.substr(0, dots)), high = parse_integer(range.substr(dots + 2));
+  return low && high && *low <= value && value <= *high;
+}
+
 bool parse(const env_variable& variable, const std::string& text, std::int64_t& out) {
   switch (variable.type) {
     case env_type::text:
@@ -333,7 +342,7 @@ bool parse(const env_variable& variable, const std::string& text, std::int64_t& 
     case env_type::choice:
       return parse_choice(variable, text, out);
     case env_type::integer:
-      if (const auto value = parse_integer(text)) return out = *value, true;
+      if (const auto value = parse_integer(text); value && is_in_range(variable, *value)) return out = *value, true;
       return false;
     case env_type::size_bytes:
       if (const auto value = parse_size(text); value && *value <= INT64_MAX)
@@ -350,7 +359,7 @@ std::string wanted(const env_variable& variable) {
     case env_type::boolean:
       return "0 or 1";
     case env_type::integer:
-      return "an integer";
+      return variable.choices[0] != '\0' ? format("an integer, %s", variable.choices) : "an integer";
     case env_type::size_bytes:
       return "a size such as 65536, 64K or 2G";
     default:

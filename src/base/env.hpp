@@ -16,7 +16,7 @@ struct env_variable {
   env_type type;
   const char* unit;           // "" if it has none
   const char* default_value;  // as text; returned by env_read when the variable is unset
-  const char* choices;        // choice: "a|b|c", otherwise ""
+  const char* choices;        // choice: "a|b|c"; integer: "LOWEST..HIGHEST" or ""; otherwise ""
   const char* meaning;
 };
 

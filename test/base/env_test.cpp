@@ -59,6 +59,20 @@ TEST(Env, ParsesStrictly) {
   }
 }
 
+TEST(Env, IntegersOutOfRangeLeaveTheDefault) {
+  for (const char* value : {"0", "17", "-1"}) {
+    setenv("PEERLANE_SIM_DEVICES", value, 1);
+    const auto refused = env_read("PEERLANE_SIM_DEVICES");
+    EXPECT_EQ(refused.integer, 2) << value;
+    EXPECT_NE(refused.problem.find("expected an integer, 1..16"), std::string::npos) << refused.problem;
+  }
+  for (const char* value : {"1", "16"}) {
+    setenv("PEERLANE_SIM_DEVICES", value, 1);
+    EXPECT_TRUE(env_read("PEERLANE_SIM_DEVICES").is_set) << value;
+  }
+  unsetenv("PEERLANE_SIM_DEVICES");
+}
+
 TEST(Env, EveryVariableHasAValidDefaultAndAMeaning) {
   std::set<std::string> names;
   for (const auto& variable : env_registry()) {

@@ -144,6 +144,9 @@ machine_state read_state(bandwidth::gpu_set& gpus, const gate_options& options) 
     return out;
   }
   const std::string log = read_kernel_log(options.kernel_log.empty() ? kKernelLog : options.kernel_log, out.why_no_log);
+  // The default often is root's alone, which is no finding. A file that was asked for would be missed in silence.
+  if (!out.why_no_log.empty() && !options.kernel_log.empty())
+    throw tool_failure("cannot read the kernel log " + out.why_no_log);
   if (out.why_no_log.empty()) out.xids = parse_xids(log);
   return out;
 }
