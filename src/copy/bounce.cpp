@@ -67,6 +67,15 @@ status bounce_ring::to_device(std::uint64_t dst, const void* src, std::size_t by
   return state_->run({.way = direction::to_device, .dst = dst, .src = address_of(src), .row_bytes = bytes}, width);
 }
 
+bool bounce_ring::release() {
+  if (!state_->engine.is_of_this_process()) return false;
+  const std::unique_lock lock(state_->mutex, std::try_to_lock);
+  if (!lock) return false;
+  state_->slots.reset();
+  state_->memory = {};
+  return true;
+}
+
 // ---- registered for one copy ----------------------------------------------------------------------------------------
 
 namespace {

@@ -34,6 +34,8 @@ class bounce_ring {
   // nothing is in flight.
   status to_host(void* dst, std::uint64_t src, std::size_t bytes, unsigned width);
   status to_device(std::uint64_t dst, const void* src, std::size_t bytes, unsigned width);
+  // Frees the ring's memory until the next copy. False: a copy uses it.
+  bool release();
 
  private:
   struct state;

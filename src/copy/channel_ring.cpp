@@ -59,6 +59,15 @@ channel_ring::channel_ring(dma_engine& engine, worker_pool& pool, options wanted
 
 channel_ring::~channel_ring() = default;
 
+bool channel_ring::release() {
+  const std::unique_lock lock(state_->mutex, std::try_to_lock);
+  if (!lock) return false;
+  state_->slots.reset();
+  state_->bound = {};
+  state_->memory = {};
+  return true;
+}
+
 status channel_ring::copy(const transfer& whole, const cu::pointer_info& device, unsigned width) {
   auto done = state_->run(whole, device, width);
   // If the fault of another copy had ended the channel, it is opened again and everything is written again.

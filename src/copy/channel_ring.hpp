@@ -28,6 +28,8 @@ class channel_ring {
   // second caller waits. EIO: the channel has ended; part of the destination may be written, but nothing is in flight.
   // ENOTSUP: not possible for this memory.
   status copy(const transfer& whole, const cu::pointer_info& device, unsigned width);
+  // Frees the ring's memory until the next copy. False: a copy uses it.
+  bool release();
 
  private:
   struct state;

@@ -99,6 +99,13 @@ result<std::shared_ptr<dma::channel>> dma_engine::channel_for(direction way, que
   return slot = std::move(*opened);
 }
 
+void dma_engine::release() {
+  trim();
+  decltype(channels_) closed;  // ends outside of the lock
+  const std::lock_guard guard(lock_);
+  closed.swap(channels_);
+}
+
 void dma_engine::forget(const std::shared_ptr<dma::channel>& broken) noexcept {
   const std::lock_guard guard(lock_);
   for (auto& slot : channels_)

@@ -32,6 +32,23 @@ staging_area::chunk_lease staging_area::borrow() noexcept {
   return out;
 }
 
+bool staging_area::release() noexcept {
+  for (unsigned i = 0; i < kPieces; ++i)
+    if (!is_retired_[i] && is_leased_[i].exchange(true, std::memory_order_acquire)) return false;
+    else is_retired_[i] = true;
+  memory_ = {};
+  return true;
+}
+
+bool gpu_state::release_memory() {
+  const std::lock_guard lock(mutex_);
+  bool is_released = ring_ == nullptr || ring_->release();
+  is_released &= channel_ring_ == nullptr || channel_ring_->release();
+  is_released &= staging_ == nullptr || staging_->release();
+  if (channels_ != nullptr) channels_->release();
+  return is_released;
+}
+
 result<copy_engine*> gpu_state::dma() {
   if (auto* const known = dma_open_.load(std::memory_order_acquire)) return known;
   const std::lock_guard lock(mutex_);

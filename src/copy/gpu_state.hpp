@@ -48,6 +48,9 @@ class staging_area {
 
   status open(const gpu_context& context);  // once
   chunk_lease borrow() noexcept;
+  // Lends nothing any more, and frees the memory once all pieces are back. False: one is lent out; try again. One thread at
+  // a time.
+  bool release() noexcept;
   // The driver's information about the whole.
   const host_memory& host() const noexcept { return host_; }
 
@@ -55,6 +58,7 @@ class staging_area {
   pinned_buffer memory_;
   host_memory host_;
   std::atomic<bool> is_leased_[kPieces] = {};
+  bool is_retired_[kPieces] = {};  // by release()
 };
 
 struct gpu_state {
@@ -80,6 +84,10 @@ struct gpu_state {
   bool is_engine_refused() const noexcept { return is_before(engine_refused_until_ns_); }
   void refuse_engine(const failure& reason);
   static constexpr unsigned kEngineRetryMs = 1000;
+
+  // For a destroyed context: frees the rings and the staging area, up to 36 MiB, and the DMA channels. The executors remain,
+  // because other threads may still call them. False: a copy uses some of it; try again. One thread at a time.
+  bool release_memory();
 
   // For starting the GPU engine (planner.cpp): when it was last wanted, and how often before it was opened.
   std::atomic<std::uint64_t> wanted_ticks{0};

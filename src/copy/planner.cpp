@@ -218,8 +218,9 @@ result<gpu_state*> planner::state_of(const cu::pointer_info& device) {
   if (t_last.owner == this && t_last.handle == context->handle && t_last.id == context->id && t_last.serial == serial_)
     return t_last.state;
   const std::lock_guard lock(shared_->mutex);
+  const auto known = shared_->states.find(context->handle);
+  if (known == shared_->states.end() || known->second->context.id != context->id) shared_->release_destroyed();
   auto& slot = shared_->states[context->handle];
-  if (slot != nullptr && slot->context.id != context->id) shared_->dead.push_back(std::move(slot));
   if (slot == nullptr) slot = std::make_unique<gpu_state>(*context, shared_->pool);
   t_last = {this, context->handle, context->id, serial_, slot.get()};
   return slot.get();
@@ -534,6 +535,7 @@ void planner::trim() {
   maps_.trim(true);
   if (!is_mine()) return;
   const std::lock_guard lock(shared_->mutex);
+  shared_->release_destroyed();
   for (const auto& [context, state] : shared_->states)
     if (auto* const channels = state->open_channels()) channels->trim();
 }

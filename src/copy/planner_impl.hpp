@@ -169,6 +169,7 @@ struct planner::shared {
   std::unique_ptr<backend> maps;
   std::map<cu::context_t, std::unique_ptr<gpu_state>> states;
   std::vector<std::unique_ptr<gpu_state>> dead;  // of destroyed contexts; other threads may still read them
+  std::vector<gpu_state*> unreleased;            // of those, which still have their memory
 
   std::atomic<unsigned> ranges_used{0};  // slots from here on were never used
   std::array<registered_range, kRanges> ranges;
@@ -201,6 +202,19 @@ struct planner::shared {
   std::deque<queued_work> queue;
   std::thread runner;
   bool stop = false;
+
+  // A service that makes contexts again and again keeps little more than a counter of each. With the mutex held.
+  void release_destroyed() {
+    for (auto one = states.begin(); one != states.end();) {
+      const bool is_alive = one->second == nullptr || one->second->context.is_alive();
+      if (!is_alive) {
+        unreleased.push_back(one->second.get());
+        dead.push_back(std::move(one->second));
+      }
+      one = is_alive ? std::next(one) : states.erase(one);
+    }
+    std::erase_if(unreleased, [](gpu_state* state) { return state->release_memory(); });
+  }
 
   result<backend*> open_maps(const cu::driver_table& cuda, const std::string& name) {
     if (maps == nullptr) {

@@ -2,7 +2,9 @@
 // What a planner refuses, and what it does where a way is not open: no mapping, no engine, contexts that come and go.
 #include <dlfcn.h>
 
+#include <fstream>
 #include <set>
+#include <string>
 #include <thread>
 
 #include "copy/completion.hpp"
@@ -290,6 +292,42 @@ TEST_F(PlannerError, ContextsComeAndGoBetweenCopies) {
       EXPECT_EQ(planner_->copy({direction::to_host, host.address(), memory, bytes}).code(), EINVAL);
     }
     copy_everything(*planner_);
+  }
+}
+
+// Bytes of this process that a fork would not copy, which are those that devices access.
+std::size_t unforked_bytes() {
+  std::ifstream areas("/proc/self/smaps");
+  std::size_t kib = 0, out = 0;
+  for (std::string line; std::getline(areas, line);) {
+    if (line.starts_with("Rss:")) kib = std::stoul(line.substr(4));
+    if (line.starts_with("VmFlags:") && line.find(" dc") != std::string::npos) out += kib * 1024;
+  }
+  return out;
+}
+
+// A service that makes contexts again and again: the ring of 16 MiB goes with each.
+TEST_F(PlannerError, DestroyedContextsKeepNoRings) {
+  constexpr std::size_t kBytes = 3u << 20;
+  for (const method kind : {method::bounce, method::dma_ring}) {
+    open("", kind == method::bounce ? planner::options{} : by_channels());
+    std::size_t first = 0;
+    for (int round = 0; round < 8; ++round) {
+      own_context own;
+      ASSERT_EQ(cuda_.cuCtxPushCurrent_v2(own.handle()), 0);
+      cu::device_ptr memory = 0;
+      ASSERT_EQ(cuda_.cuMemAlloc_v2(&memory, kBytes), 0);
+      cu::context_t popped = nullptr;
+      ASSERT_EQ(cuda_.cuCtxPopCurrent_v2(&popped), 0);
+      guarded_host host(kBytes);
+      const status done = copy_by_now({kind, 2}, {direction::to_device, memory, host.address(), kBytes});
+      ASSERT_TRUE(done) << done.error().message;
+      own.destroy();
+      if (round == 1) first = unforked_bytes();
+    }
+    EXPECT_LT(unforked_bytes(), first + (std::size_t{24} << 20));
+    planner_->trim();
+    EXPECT_LT(unforked_bytes(), first) << "not even that of the last one";
   }
 }
 
