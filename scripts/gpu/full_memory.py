@@ -4,7 +4,7 @@
 
 Each part runs in a process of its own that first fills the memory: twice while it is full, then once after it was freed. Mappings, copies
 and messages must work in all three, others may say that there is no memory; all must work at the end. Exit code 1: one did not.
-The store needs the program `peerlane`: PEERLANE_PROGRAM, default: the one on PATH."""
+The store needs the program `peerlane`: the variable PL_TEST_PROGRAM, default: the one on PATH."""
 
 import contextlib
 import ctypes
@@ -131,15 +131,15 @@ def store(x, y, host, folder):
 def run_one(left_mib, name, folder):
     x, y, host = testing.zeros(COUNT), testing.zeros(COUNT), np.zeros(COUNT, "float32")
 
-    def attempt(when):
+    def attempt(state):
         begun = time.time()
         try:
             globals()[name](x, y, host, folder)
             said = "works"
         except peerlane.Error as error:
             said = f"errno {error.errno}: {error}"
-        print(f"{left_mib:4} MiB left  {name:14} {when:5} {time.time() - begun:6.2f} s  {said}", flush=True)
-        return said == "works" or (when == "full" and name in NEEDS_MEMORY and "memory" in said)
+        print(f"{left_mib:4} MiB left  {name:14} {state:5} {time.time() - begun:6.2f} s  {said}", flush=True)
+        return said == "works" or (state == "full" and name in NEEDS_MEMORY and "memory" in said)
 
     with full_gpu(left_mib):
         outcome = [attempt("full"), attempt("full")]
@@ -150,7 +150,7 @@ def run_one(left_mib, name, folder):
 def main():
     failed = []
     folder = tempfile.mkdtemp()
-    server = subprocess.Popen([os.environ.get("PEERLANE_PROGRAM", "peerlane"), "store", "serve", "--data", folder, "--listen", "none",
+    server = subprocess.Popen([os.environ.get("PL_TEST_PROGRAM", "peerlane"), "store", "serve", "--data", folder, "--listen", "none",
                                "--arena", "256M", "--chunk", "64M"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         server.stdout.readline()

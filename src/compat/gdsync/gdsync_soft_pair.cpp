@@ -33,8 +33,9 @@ bool is_mapped(const char* data, std::size_t bytes) noexcept {
   unsigned char resident[kPages];
   const auto begin = reinterpret_cast<std::uintptr_t>(data) / page * page;
   const auto end = reinterpret_cast<std::uintptr_t>(data) + bytes;
-  for (auto at = begin; at < end; at += kPages * page)
-    if (mincore(reinterpret_cast<void*>(at), std::min<std::uintptr_t>(end - at, kPages * page), resident) != 0 &&
+  for (auto page_begin = begin; page_begin < end; page_begin += kPages * page)
+    if (mincore(reinterpret_cast<void*>(page_begin), std::min<std::uintptr_t>(end - page_begin, kPages * page), resident) !=
+            0 &&
         errno == ENOMEM)
       return false;
   return true;
