@@ -29,10 +29,10 @@
  * for its earlier puts succeed; waits for more, and new puts, return EPIPE.
  *
  * Threads. Any thread may call a context. One thread at a time may use one channel, or one batch; cancel, get_state,
- * arrived, host_wait and diag may run on other threads at the same time. Opening is collective; no other call may use an
- * object while it is being closed or released. Calls with a stream return once queued and do not wait, except the first call
- * on a channel, which waits for the peer unless peerlane_channel_ready() did. fork: a context belongs to its process; in a
- * child every call answers EACCES.
+ * arrived, host_wait and diag may run on other threads at the same time. Opening is collective; no other call may use
+ * an object while it is being closed or released, except peerlane_channel_host_wait() its channel. Calls with a stream
+ * return once queued and do not wait, except the first call on a channel, which waits for the peer unless
+ * peerlane_channel_ready() did. fork: a context belongs to its process; in a child every call answers EACCES.
  *
  * Memory order. A stream's work before its put or signal n is visible to the peer stream's work after wait n, and to the CPU
  * once host_wait(n) or arrived(n) has reported it (bytes in GPU memory: to a copy that starts afterwards). Puts and signals
@@ -231,7 +231,7 @@ int peerlane_channel_ready(peerlane_triggered_t context, peerlane_channel_t chan
  * @brief Closes this end. Synchronise the streams first.
  *
  * Streams that wait for operations that will not come are released: ECANCELED here, EPIPE at the peer. The peer's waits for
- * earlier puts still succeed.
+ * earlier puts still succeed. Other threads' peerlane_channel_host_wait() ends with ECANCELED.
  */
 int peerlane_channel_close(peerlane_triggered_t context, peerlane_channel_t channel);
 
@@ -288,7 +288,8 @@ int peerlane_channel_arrived(peerlane_triggered_t context, peerlane_channel_t ch
  * @brief Waits on the CPU until put or signal `sequence` of the peer is complete.
  * @param timeout_ms  in milliseconds; negative: no limit.
  * @return 0; ENOTSUP: the CPU cannot read this GPU's memory; ETIMEDOUT: the limit was reached, or the channel failed with
- *         this error (peerlane_channel_get_state() tells which); or another error of the channel.
+ *         this error (peerlane_channel_get_state() tells which); ECANCELED: another thread closes the channel; or another
+ *         error of the channel.
  */
 int peerlane_channel_host_wait(peerlane_triggered_t context, peerlane_channel_t channel, uint64_t sequence,
                                int64_t timeout_ms);

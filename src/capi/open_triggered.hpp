@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
 
 #include "capi/capi_call.hpp"
 #include "capi/open_table.hpp"
@@ -25,6 +26,7 @@ struct open_triggered {
   // Destroyed before the context.
   slot_table<std::unique_ptr<collectives::stream_collectives>> collectives;
   slot_table<std::unique_ptr<triggered::channel>> channels;
+  std::mutex channel_ends;  // a wait on the CPU holds its channel before the channel can be taken out of the table
   slot_table<std::unique_ptr<triggered::mem_ops>> batches;
   slot_table<std::unique_ptr<triggered::window_key>> exposed;
   slot_table<std::unique_ptr<triggered::remote_window>> remote;

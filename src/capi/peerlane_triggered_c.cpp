@@ -187,7 +187,10 @@ PL_EXPORT int peerlane_channel_ready(peerlane_triggered_t context, peerlane_chan
 
 PL_EXPORT int peerlane_channel_close(peerlane_triggered_t context, peerlane_channel_t channel) {
   return with_triggered(context, [&](open_triggered& opened) {
-    return opened.channels.take(channel) != nullptr ? 0 : fail(EINVAL, kNoChannel);
+    std::unique_ptr<triggered::channel> taken;  // ends outside of the lock
+    const std::lock_guard lock(opened.channel_ends);
+    taken = opened.channels.take(channel);
+    return taken != nullptr ? 0 : fail(EINVAL, kNoChannel);
   });
 }
 
@@ -241,8 +244,18 @@ PL_EXPORT int peerlane_channel_arrived(peerlane_triggered_t context, peerlane_ch
 
 PL_EXPORT int peerlane_channel_host_wait(peerlane_triggered_t context, peerlane_channel_t channel, uint64_t sequence,
                                          int64_t timeout_ms) {
-  return with_channel(context, channel, [&](open_triggered&, triggered::channel& end) {
-    return return_code(end.host_wait(sequence, pl::limit_of(timeout_ms)));
+  return with_triggered(context, [&](open_triggered& opened) {
+    const triggered::channel* end = nullptr;
+    {
+      const std::lock_guard lock(opened.channel_ends);
+      const auto* const found = opened.channels.find(channel);
+      if (found == nullptr) return fail(EINVAL, kNoChannel);
+      end = found->get();
+      end->hold();
+    }
+    const auto done = end->host_wait(sequence, pl::limit_of(timeout_ms));
+    end->drop();
+    return return_code(done);
   });
 }
 

@@ -34,7 +34,10 @@ channel::channel(context& owner, std::shared_ptr<channel_core> core) : context_(
 
 channel::~channel() {
   g_live_channels.add(-1);
-  if (check_process()) context_->parts_->close(*this);
+  if (!check_process()) return;  // also: threads that hold it were not inherited
+  is_ending_.store(true, std::memory_order_release);
+  while (holders_.load(std::memory_order_acquire) != 0) sched_yield();
+  context_->parts_->close(*this);
 }
 
 executor_kind channel::executor() const noexcept { return core_->kind.load(std::memory_order_acquire); }
@@ -257,6 +260,7 @@ status channel::host_wait(std::uint64_t sequence, std::chrono::nanoseconds limit
     const auto arrival = arrived(sequence);
     if (!arrival) return arrival.error();
     if (*arrival) return {};
+    if (is_ending_.load(std::memory_order_acquire)) return failure{ECANCELED, "another thread closes the channel"};
     if (monotonic_ns() >= end) return failure{ETIMEDOUT, "put " + std::to_string(sequence) + " has not arrived yet"};
     sched_yield();
   }

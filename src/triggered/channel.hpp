@@ -12,6 +12,7 @@
 // Threads: one at a time per channel, any number of channels. Any thread may call cancel(), state(), sent() and arrived().
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -69,7 +70,7 @@ class channel {
   // Cancels the waits of both ends' streams (ECANCELED here, EPIPE at the peer). Completed puts stay valid: the peer's
   // waits for them succeed, whether they are queued before or after. Only waits for operations that will not come, and new
   // puts, fail with EPIPE. A graph with slots can still be launched without this process noticing, so the peer's end fails
-  // if it holds one.
+  // if it holds one. Waits until nobody holds the channel (hold()).
   ~channel();
   channel(const channel&) = delete;
   channel& operator=(const channel&) = delete;
@@ -104,8 +105,12 @@ class channel {
   // ---- On the CPU
   // Whether the peer's put or signal has arrived. About 1 us (a read of GPU memory). Returns the channel's error.
   result<bool> arrived(std::uint64_t sequence) const;
-  // ETIMEDOUT: not within `limit`; the channel stays usable.
+  // ETIMEDOUT: not within `limit`; the channel stays usable. ECANCELED: the channel ends on another thread; the caller holds
+  // it.
   status host_wait(std::uint64_t sequence, std::chrono::nanoseconds limit) const;
+  // From one to the other, the end of the channel waits for the caller. hold() itself must not meet the end.
+  void hold() const noexcept { holders_.fetch_add(1, std::memory_order_relaxed); }
+  void drop() const noexcept { holders_.fetch_sub(1, std::memory_order_release); }
   // Releases every stream that waits on this channel, here and at the peer, for good. `code`: a positive errno.
   void cancel(int code);
   channel_state state() const;
@@ -132,6 +137,8 @@ class channel {
   status can_come(std::uint64_t sequence) const;
   status check_process() const;
   context* context_;
+  mutable std::atomic<unsigned> holders_{0};
+  std::atomic<bool> is_ending_{false};
   std::shared_ptr<channel_core> core_;
   std::unique_ptr<class channel_setup> setup_;  // until the end is ready
   std::unique_ptr<class executor> executor_;

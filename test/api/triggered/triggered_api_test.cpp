@@ -136,6 +136,46 @@ TEST(triggered_api, ready_continues_after_its_limit) {
     EXPECT_EQ(run_streams([=](const rank_session& session) { return ready_continues(session, executor); }), 0) << executor;
 }
 
+// By the C interface, whose numbers may be given on any thread.
+int close_under_host_wait() {
+  return fork_ranks(2, [&](int rank, const std::string& rendezvous) {
+    void* context = nullptr;
+    CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, rank) == 0 && cuCtxSetCurrent(context) == 0);
+    auto comm = communicator::options();
+    comm.rendezvous = rendezvous.c_str();
+    comm.rank = rank;
+    comm.size = 2;
+    auto options = triggered::context::options();
+    options.comm = &comm;
+    peerlane_triggered_t job = nullptr;
+    CHECK(peerlane_triggered_open(&options, &job) == 0);
+    for (uint32_t id = 1; id <= 20; ++id) {
+      peerlane_channel_t channel = 0;
+      CHECK(peerlane_channel_connect(job, 1 - rank, id, nullptr, &channel) == 0);
+      CHECK(peerlane_channel_ready(job, channel, 30'000) == 0);
+      CHECK(peerlane_triggered_all_gather(job, nullptr, 0, nullptr) == 0);
+      std::atomic<int> begun{0};
+      std::array<int, 3> codes{};
+      std::array<std::thread, 3> waiters;
+      for (std::size_t i = 0; i < waiters.size(); ++i)
+        waiters[i] = std::thread([&, i] {
+          ++begun;
+          codes[i] = peerlane_channel_host_wait(job, channel, 1, -1);
+        });
+      while (begun < 3) sched_yield();
+      if (id % 2 == 0) std::this_thread::sleep_for(1ms);  // else some come when the channel has ended
+      CHECK(peerlane_channel_close(job, channel) == 0);
+      for (auto& each : waiters) each.join();
+      // EPIPE: the peer was faster.
+      for (const int code : codes) CHECK(code == ECANCELED || code == EPIPE || (code == EINVAL && id % 2 != 0));
+      CHECK(peerlane_triggered_all_gather(job, nullptr, 0, nullptr) == 0);
+    }
+    CHECK(peerlane_triggered_close(job) == 0);
+    return 0;
+  });
+}
+TEST(triggered_api, a_close_ends_waits_of_other_threads) { EXPECT_EQ(close_under_host_wait(), 0); }
+
 int hold_back(const rank_session& session) {
   auto options = triggered::context::channel_options();
   options.depth = 1;
