@@ -5,6 +5,7 @@
 
 #include "store/client/router_tries.hpp"
 #include "test/store/cluster/cluster_rig.hpp"
+#include "test/store/server/loopback_listener.hpp"
 
 namespace pl::store_test {
 namespace {
@@ -16,27 +17,9 @@ using store_protocol::opcode;
 constexpr std::size_t kCount = 400;
 
 // Accepts connections, as the kernel does for a stopped process, and never answers.
-class silent_listener {
+class silent_listener : public loopback_listener {
  public:
-  silent_listener() {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t bytes = sizeof address;
-    fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), bytes), 0);
-    EXPECT_EQ(listen(fd_, 256), 0);
-    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &bytes), 0);
-    port_ = ntohs(address.sin_port);
-  }
-  ~silent_listener() { close(fd_); }
-  silent_listener(const silent_listener&) = delete;
-  silent_listener& operator=(const silent_listener&) = delete;
-  std::string endpoint() const { return "127.0.0.1:" + std::to_string(port_); }
-
- private:
-  int fd_ = -1;
-  unsigned port_ = 0;
+  silent_listener() : loopback_listener(256) {}
 };
 
 class cluster_lists : public testing::Test {

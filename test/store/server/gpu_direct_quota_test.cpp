@@ -21,6 +21,17 @@ class store_gpu_direct_quota : public store_gpu_direct {
       if (one.name == me_) return {one.keys, one.bytes};
     return {};
   }
+  // The memory in equal parts, by the keys k0, k1, ..., which `keys` keeps.
+  std::vector<store_client::batch_entry> entries_of(std::deque<std::string>& keys, const test::device_buffer& memory,
+                                                    std::size_t count) {
+    const std::size_t part_bytes = memory.bytes() / count;
+    std::vector<store_client::batch_entry> entries(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      entries[i].key = keys.emplace_back("k" + std::to_string(i));
+      entries[i].buffer = device(memory.pointer() + i * part_bytes, part_bytes);
+    }
+    return entries;
+  }
   const std::string me_ = "uid:" + std::to_string(geteuid());
 };
 
@@ -49,12 +60,8 @@ TEST_F(store_gpu_direct_quota, ALimitInTheMiddleOfABatch) {
   constexpr std::size_t kBytes = 16'384, kCount = 100;
   const test::device_buffer source(kCount * kBytes);
   std::deque<std::string> keys;
-  std::vector<store_client::batch_entry> entries(kCount);
-  for (std::size_t i = 0; i < kCount; ++i) {
-    entries[i].key = keys.emplace_back("k" + std::to_string(i));
-    entries[i].level = durability::volatile_;
-    entries[i].buffer = device(source.pointer() + i * kBytes, kBytes);
-  }
+  auto entries = entries_of(keys, source, kCount);
+  for (auto& one : entries) one.level = durability::volatile_;
   for (const held_t& most : {held_t(60, 0), held_t(0, 70 * kBytes)}) {
     limit(most.second, most.first);
     const std::size_t fits = most.first != 0 ? most.first : most.second / kBytes;
@@ -74,11 +81,7 @@ TEST_F(store_gpu_direct_quota, NothingIsCountedOnceAllIsGone) {
   constexpr std::size_t kBytes = 64 << 10, kCount = 20;
   const test::device_buffer source(kCount * kBytes);
   std::deque<std::string> keys;
-  std::vector<store_client::batch_entry> entries(kCount);
-  for (std::size_t i = 0; i < kCount; ++i) {
-    entries[i].key = keys.emplace_back("k" + std::to_string(i));
-    entries[i].buffer = device(source.pointer() + i * kBytes, kBytes);
-  }
+  auto entries = entries_of(keys, source, kCount);
   const auto fill = [&](durability level) {
     for (auto& one : entries) one.level = level;
     for (const auto& one : store_->run_batch(opcode::batch_put, pool_, entries)) ASSERT_EQ(one.status, 0) << one.text;
@@ -116,11 +119,7 @@ TEST_F(store_gpu_direct_quota, APoolIsDeletedWhilePutsAreRunning) {
   constexpr std::size_t kBytes = 16 << 10, kCount = 64;
   const test::device_buffer source(kCount * kBytes);
   std::deque<std::string> keys;
-  std::vector<store_client::batch_entry> entries(kCount);
-  for (std::size_t i = 0; i < kCount; ++i) {
-    entries[i].key = keys.emplace_back("k" + std::to_string(i));
-    entries[i].buffer = device(source.pointer() + i * kBytes, kBytes);
-  }
+  auto entries = entries_of(keys, source, kCount);
   const auto other = store_rig::open(options());
   for (int round = 0; round < 30; ++round) {
     const auto level = round % 2 == 0 ? durability::durable : durability::volatile_;

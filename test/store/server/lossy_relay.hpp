@@ -3,8 +3,6 @@
 // breaks before its client is told.
 #pragma once
 
-#include <arpa/inet.h>
-#include <gtest/gtest.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -18,31 +16,23 @@
 #include <thread>
 #include <vector>
 
+#include "test/store/server/loopback_listener.hpp"
+
 namespace pl::store_test {
 
 class lossy_relay {
  public:
-  lossy_relay() {
-    sockaddr_in address = loopback(0);
-    socklen_t bytes = sizeof address;
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), bytes), 0);
-    EXPECT_EQ(listen(listener_, 64), 0);
-    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &bytes), 0);
-    port_ = ntohs(address.sin_port);
-    acceptor_ = std::thread([this] { accept_all(); });
-  }
+  lossy_relay() : acceptor_([this] { accept_all(); }) {}
   ~lossy_relay() {
     stopping_ = true;
-    shutdown(listener_, SHUT_RDWR);
+    shutdown(listener_.fd(), SHUT_RDWR);
     acceptor_.join();
     for (auto& one : relays_) one.join();
-    close(listener_);
   }
   lossy_relay(const lossy_relay&) = delete;
   lossy_relay& operator=(const lossy_relay&) = delete;
 
-  std::string endpoint() const { return "127.0.0.1:" + std::to_string(port_); }
+  std::string endpoint() const { return listener_.endpoint(); }
   // HOST:PORT of the server. Connections before this call are closed at once.
   void lead_to(const std::string& server) {
     target_ = static_cast<std::uint16_t>(std::stoul(server.substr(server.rfind(':') + 1)));
@@ -52,16 +42,9 @@ class lossy_relay {
   unsigned lost() const { return lost_; }
 
  private:
-  static sockaddr_in loopback(std::uint16_t port) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(port);
-    return address;
-  }
   void accept_all() {
     while (!stopping_) {
-      const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      const int client = accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC);
       if (client < 0) continue;
       const int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
       const sockaddr_in address = loopback(target_);
@@ -100,8 +83,7 @@ class lossy_relay {
     }
   }
 
-  int listener_ = -1;
-  std::uint16_t port_ = 0;
+  const loopback_listener listener_{64};
   std::atomic<std::uint16_t> target_{0};
   std::atomic<bool> stopping_{false}, wants_to_lose_{false};
   std::atomic<unsigned> lost_{0};

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The UCX transport of a whole store, forced over whatever UCX finds here: who gets one, what happens when it breaks, and
 // when one of the two processes is killed while values travel.
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 
 #include <atomic>
 #include <fstream>
+#include <optional>
 
 #include "base/env.hpp"
 #include "store/protocol/handshake.hpp"
+#include "test/store/server/loopback_listener.hpp"
 #include "test/store/server/other_process.hpp"
 #include "test/store/server/store_rig.hpp"
 
@@ -50,13 +50,6 @@ class relay {
  public:
   explicit relay(const std::string& endpoint)
       : store_port_(static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)))) {
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    auto address = loopback(0);
-    socklen_t bytes = sizeof address;
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), bytes), 0);
-    EXPECT_EQ(listen(listener_, 4), 0);
-    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &bytes), 0);
-    endpoint_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
     thread_ = std::thread([this] { carry(); });
   }
   ~relay() { cut(); }
@@ -67,18 +60,11 @@ class relay {
   }
 
  private:
-  static sockaddr_in loopback(std::uint16_t port) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(port);
-    return address;
-  }
   // One connection.
   void carry() {
-    pollfd ready[2] = {{listener_, POLLIN, 0}, {-1, POLLIN, 0}};
+    pollfd ready[2] = {{listener_->fd(), POLLIN, 0}, {-1, POLLIN, 0}};
     while (!cut_ && poll(ready, 1, 10) == 0) {}
-    const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    const int client = accept4(listener_->fd(), nullptr, nullptr, SOCK_CLOEXEC);
     const int store = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const auto address = loopback(store_port_);
     EXPECT_EQ(connect(store, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
@@ -93,11 +79,12 @@ class relay {
         over = got <= 0 || send(ready[1 - first].fd, some.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL) != got;
       }
     }
-    for (const int one : {listener_, client, store}) close(one);
+    for (const int one : {client, store}) close(one);
+    listener_.reset();
   }
   const std::uint16_t store_port_;
-  int listener_ = -1;
-  std::string endpoint_;
+  std::optional<loopback_listener> listener_{std::in_place, 4};  // until the connection has ended
+  const std::string endpoint_ = listener_->endpoint();
   std::atomic<bool> cut_{false};
   std::thread thread_;
 };
